@@ -10,8 +10,8 @@ const (
 	ActionResume Action = "resume"
 	// ActionRelist means to list, compare with the stored objects, and apply the difference.
 	ActionRelist Action = "relist"
-	// ActionDiscard means to relist the newest state without serving the stored objects before, which are
-	// compared as those of another cluster.
+	// ActionDiscard means to relist the newest state without serving the stored objects before. They are compared as
+	// objects of another cluster.
 	ActionDiscard Action = "discard"
 )
 
@@ -43,15 +43,14 @@ type Want struct {
 	SchemaVersion    string
 	TransformVersion string
 	IndexVersion     string
-	// NeverResume is set for resources of which the server keeps no history, such as
-	// core Events: it accepts a watch at any resourceVersion, and does not say that it
-	// has forgotten the events since.
+	// NeverResume is set for resources whose history the server does not keep, such as core Events. Such a server
+	// accepts a watch at any resourceVersion, and does not say that it has forgotten the events since.
 	NeverResume bool
 }
 
 // Evidence is what a start finds in the file.
 type Evidence struct {
-	// Record is the checkpoint, nil if there is none that can be read.
+	// Record is the checkpoint. It is nil if there is none or it cannot be read.
 	Record *Record
 	// Stored: there are objects, with or without a checkpoint.
 	Stored bool
@@ -65,13 +64,12 @@ type Evidence struct {
 	RebuildErr error
 }
 
-// Decide compares what was found with what is wanted. If several things are wrong, all
-// their consequences apply, so that the outcome is the most careful one.
+// Decide compares the evidence with what the program wants. If several things are wrong, all their consequences apply:
+// the outcome is the most careful one.
 //
-// Cluster IDs are compared only if both are known. If an unknown one were a mismatch,
-// a program that starts while the server is unreachable would drop its objects just
-// when it needs them, and one that begins to ask for the ID would drop them for no
-// reason. Once the ID is known, call Decide again.
+// Cluster IDs are compared only if both are known. Once the ID is known, call Decide again. If an unknown ID were a
+// mismatch, a program that starts while the server is unreachable would drop its objects just when it needs them, and a
+// program that begins to ask for the ID would drop them for no reason.
 func Decide(e Evidence, want Want) Decision {
 	d := Decision{Action: ActionResume, Serve: true}
 	if e.Unread {

@@ -2,11 +2,10 @@
 // The root package is the product; this part of it promises no compatibility.
 //
 // A [Record] is written in the same batch as the objects that it describes. After a
-// restart, [Decide] compares it with what the program now [Want]s, and returns one
-// of three ways to start: resume the watch, relist with a diff, or relist
-// without serving the stored objects before, and compare them by content. The
-// package knows neither the file nor the API server, and does no I/O, except that
-// BinaryVersion reads the program's executable.
+// restart, [Decide] compares it with [Want], and returns one of three ways to start:
+// resume the watch; relist with a diff; or relist without serving the stored objects
+// before, and compare them by content. The package knows neither the file nor the API
+// server. It does no I/O, except that BinaryVersion reads the program's executable.
 //
 // It keeps these promises (docs/limits.md):
 //

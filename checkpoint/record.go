@@ -18,8 +18,8 @@ var ErrBadRecord = errors.New("checkpoint: malformed record")
 type State string
 
 const (
-	// StateSyncing means that the first list is incomplete, so objects are missing, or that nobody
-	// knows what was listed.
+	// StateSyncing means that the first list is incomplete, so that objects are missing, or that nobody knows which
+	// objects were listed.
 	StateSyncing State = "syncing"
 	// StateRefreshing means that a later relist is incomplete. No object is missing,
 	// but some are older than others.
@@ -51,8 +51,8 @@ type Identity struct {
 	ShardSelector string `json:"shardSelector,omitempty"`
 	Name          string `json:"name,omitempty"` // Tells apart two informers over the same data.
 	Form          Form   `json:"form,omitempty"`
-	// Path is what the server's paths begin with. It distinguishes the clusters behind one
-	// proxy, and logical clusters of one server. Empty where the request is not known.
+	// Path is the beginning of the server's paths. It distinguishes the clusters behind one proxy, and logical clusters
+	// of one server. It is empty if the request is not known.
 	Path string `json:"path,omitempty"`
 }
 
@@ -107,11 +107,11 @@ func (i Identity) Space() string {
 	return i.resource() + "-" + hex.EncodeToString(sum[:16])
 }
 
-// A Record is the resume point of one informer.
+// A Record is the resume point of one informer. It must stay comparable with ==.
 type Record struct {
 	ResourceVersion string `json:"-"` // Stored beside the rest, because it changes with every event.
-	// HighestVersion is the resourceVersion of the list that is being applied: some
-	// objects are of that version already. Empty if none is.
+	// HighestVersion is the resourceVersion of the list that is being applied: some objects have that version already.
+	// It is empty if no list is being applied.
 	HighestVersion string `json:"highestVersion,omitempty"`
 	State          State  `json:"state,omitempty"`
 	// LastFullList is when the contents of all objects were last compared with the
@@ -128,8 +128,8 @@ type Record struct {
 	SchemaVersion    string    `json:"schemaVersion,omitempty"`    // See the function [SchemaVersion].
 	TransformVersion string    `json:"transformVersion,omitempty"` // Empty without a transform.
 	IndexVersion     string    `json:"indexVersion,omitempty"`     // Empty without indexers, or while the index is rebuilt.
-	// Rewrite is that of [Decision], of a relist that is under way or due. Rewound means that the objects are of
-	// another cluster. They are stored because the relist may take several processes.
+	// Rewrite says that a relist which writes every record anew is running or due. Rewound says that the objects belong
+	// to another cluster. Both are stored because the relist may take several processes.
 	Rewrite bool `json:"rewrite,omitempty"`
 	Rewound bool `json:"rewound,omitempty"`
 }
@@ -144,8 +144,8 @@ func (r Record) Encode() []byte {
 	return b
 }
 
-// Parse decodes what Encode has encoded. It ignores unknown fields, and
-// leaves missing ones zero, for [Decide] to judge. An error wraps [ErrBadRecord].
+// Parse decodes the result of Encode. It ignores unknown fields, and leaves missing ones zero, for [Decide] to judge.
+// An error wraps [ErrBadRecord].
 func Parse(b []byte, resourceVersion string) (Record, error) {
 	var r Record
 	if err := json.Unmarshal(b, &r); err != nil {

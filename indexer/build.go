@@ -13,11 +13,11 @@ import (
 	"github.com/warmwatch/warmwatch/persist"
 )
 
-// errLeftOut means that objects cannot be read, so that nobody knows all index entries.
+// errLeftOut means that objects cannot be read: nobody knows their index entries.
 var errLeftOut = errors.New("objects could not be read")
 
 // RebuildIndices makes the index entries agree with the objects (A5), and counts the
-// objects. It only reads where they agree already; else all entries are made anew, and reads by
+// objects. If they agree already, it only reads. Otherwise all entries are made anew, and reads by
 // an index wait until that is done. The error is an [IndexFuncError] if an index function failed.
 // If objects cannot be read, IndexErr stays.
 func (ix *Indexer) RebuildIndices() error {
@@ -65,8 +65,8 @@ func (ix *Indexer) rebuildLocked(indexers cache.Indexers) error {
 	return ix.fillLocked(indexers)
 }
 
-// addLocked makes the entries of indices that nobody reads yet. If the program had an index before, the file may have
-// old entries of it.
+// addLocked makes the entries of indices that nobody reads yet. The file may have old entries of such an index, from an
+// earlier program.
 func (ix *Indexer) addLocked(added cache.Indexers) error {
 	want, err := ix.wantedEntries(added)
 	if err != nil {
@@ -112,7 +112,7 @@ func (ix *Indexer) wantedEntries(indexers cache.Indexers) (want tally, err error
 	return want, err
 }
 
-// fillLocked puts the entries of indices that have none.
+// fillLocked puts all entries of indices that have no entries.
 func (ix *Indexer) fillLocked(indexers cache.Indexers) error {
 	return ix.eachEntry(indexers, func(puts []indexPut) error {
 		next := ix.state
@@ -127,7 +127,7 @@ func (ix *Indexer) fillLocked(indexers cache.Indexers) error {
 	})
 }
 
-// eachEntry calls fn with the entries that the objects should have, those of some objects at a time.
+// eachEntry calls fn with the entries that the objects should have, for some objects at a time.
 func (ix *Indexer) eachEntry(indexers cache.Indexers, fn func([]indexPut) error) error {
 	names := slices.Sorted(maps.Keys(indexers))
 	for from, done := "", len(names) == 0; !done; {
@@ -160,7 +160,7 @@ func (ix *Indexer) eachEntry(indexers cache.Indexers, fn func([]indexPut) error)
 	return nil
 }
 
-// storeLocked stores a state without a change of an object, in one batch with what more does.
+// storeLocked stores a state without a change of an object. more adds to the same batch.
 func (ix *Indexer) storeLocked(next state, more func(*persist.Batch)) error {
 	dropped := ix.drops.Load()%2 == 1
 	if next.Dropped && !dropped {

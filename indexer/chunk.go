@@ -33,19 +33,18 @@ func (ix *Indexer) scanChunk(s *persist.Snapshot, from string, asOf uint64) (ls 
 type Chunk struct {
 	Keys    []string
 	Objects []any
-	Seqs    []uint64 // Of the last write to each object.
+	Seqs    []uint64 // The last write to each object.
 	// Seq is the number of the last write that the chunk has seen.
 	Seq uint64
 	// Next is where the next chunk begins, unless Done.
 	Next string
 	Done bool
-	// LeftOut is why an object could not be read, nil if all could.
+	// LeftOut is why an object could not be read. It is nil if all were read.
 	LeftOut error
 }
 
-// Chunk reads the next objects whose keys are not below from. If durable, it reads
-// only what is in the file, not what is still in memory. No transaction is open when
-// it returns.
+// Chunk reads the next objects whose keys are not below from. If durable, it reads only the file, and no changes that
+// are still in memory. No transaction is open when it returns.
 func (ix *Indexer) Chunk(from string, durable bool) (Chunk, error) {
 	c, ls, err := ix.readChunk(from, durable)
 	if err != nil {
@@ -77,7 +76,7 @@ func (ix *Indexer) readChunk(from string, durable bool) (c Chunk, ls []lazyObjec
 			return c, nil, err
 		}
 	}
-	c.Seq = max(st.Seq, atLeast) // It is better to tell of something twice than not at all.
+	c.Seq = max(st.Seq, atLeast) // The chunk has at least these writes, even if the state could not be read.
 	ls, c.Next, c.Done, err = ix.scanChunk(s, from, c.Seq)
 	return c, ls, err
 }

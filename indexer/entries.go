@@ -15,7 +15,7 @@ import (
 //
 //	len(name) name  len(token) token  object key
 //
-// with lengths as uvarints, so that no name or value can be taken for another.
+// with lengths as uvarints: no name or value can be taken for another.
 // The token is 'v' and the indexed value. For a value that is too long for a key
 // of bbolt it is 'h' and the value's SHA-256, and the entry's value is the
 // indexed value.
@@ -44,7 +44,7 @@ func token(value string) string {
 }
 
 func indexPrefix(name string) string {
-	if len(name) > maxInlineBytes { // As a value that is too long.
+	if len(name) > maxInlineBytes { // Treated as a value that is too long.
 		name = token(name)
 	}
 	return string(appendString(nil, name))
@@ -106,9 +106,8 @@ func indexValues(f cache.IndexFunc, name, key string, obj any) []string {
 	return values
 }
 
-// storedIndexValues calls an index function for a stored object. Perhaps only an older
-// version of the function, or of the transform, understands the object. So it returns a
-// panic as an error: every process would meet the panic again.
+// storedIndexValues calls an index function for a stored object. It returns a panic as an error: perhaps only an older
+// version of the function or the transform understands the object, and every process would meet the panic again.
 func storedIndexValues(f cache.IndexFunc, name, key string, obj any) (values []string, err error) {
 	defer func() {
 		if r := recover(); r != nil {
@@ -125,15 +124,15 @@ func storedIndexValues(f cache.IndexFunc, name, key string, obj any) (values []s
 func scanPrefix(s *persist.Snapshot, prefix, from string, fn func(*persist.Item) (bool, error)) error {
 	return s.Scan(indexBucket, from, func(it *persist.Item) (bool, error) {
 		if !strings.HasPrefix(it.Key, prefix) {
-			_, err := it.Payload() // It covers the key: a damaged one must not hide the entries behind it.
+			_, err := it.Payload() // The checksum covers the key: a damaged key must not hide the entries behind it.
 			return false, err
 		}
 		return fn(it)
 	})
 }
 
-// after returns the smallest string greater than all that begin with prefix. A prefix
-// is never all 0xff, because it begins with a length.
+// after returns the smallest string that is greater than all strings with this prefix. A prefix is never all 0xff,
+// because it begins with a length.
 func after(prefix string) string {
 	b := []byte(prefix)
 	for i := len(b) - 1; i >= 0; i-- {

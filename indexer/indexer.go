@@ -42,9 +42,9 @@ type Options struct {
 	// OnCorrupt, if set, is called for everything that could not be read, by
 	// readers and writers. It must not call the Indexer.
 	OnCorrupt func(error)
-	// AwaitRepair, if set, is called by readers of cache.Indexer after they have met damage. It waits until that is
-	// repaired, at most for limit if that is positive, and reports whether to read again. Until then readers would return less
-	// than there is (A7).
+	// AwaitRepair, if set, is called by readers of cache.Indexer after they have met damage. It waits until the damage
+	// is repaired, and reports whether to read again. A positive limit bounds the wait. Before the repair readers would
+	// return too few objects (A7).
 	AwaitRepair func(limit time.Duration) (again bool)
 	// OnDecode, if set, is called with each object that was read from disk, before
 	// any reader gets it.
@@ -57,29 +57,29 @@ type Options struct {
 // concurrent use. A write is visible when the method returns, and durable with
 // the DB's next commit.
 //
-// Methods of cache.Indexer that return no error log what went wrong (a corrupt
-// record, a closed DB) and leave out what they could not read.
+// Methods of cache.Indexer that return no error log the failure (a corrupt
+// record, a closed DB) and leave out the objects that they could not read.
 type Indexer struct {
 	opts    Options
 	db      *persist.DB
 	space   string
 	objects *Objects
 	owner   *owner
-	log     klog.Logger
+	logger  klog.Logger
 
 	objectsName, indexName, storeName persist.Bucket
 
 	// writer serialises writers: each reads the old object and its index
-	// entries before it writes. Readers never take it.
+	// entries before it writes. Readers never take this lock.
 	writer   sync.Mutex
 	w        Writer // w, state and released are guarded by writer.
 	state    state
 	released bool
 	indexers atomic.Pointer[cache.Indexers]
 	hidden   atomic.Bool
-	// drops is odd while state.Dropped. It changes before the entries go, and when all are back.
+	// drops is odd while state.Dropped. It changes before entries are removed, and after all are back.
 	drops atomic.Uint64
-	// visible is state as of the last batch, for readers.
+	// visible is the state after the last batch, for readers.
 	visible atomic.Pointer[state]
 }
 
@@ -90,15 +90,15 @@ type state struct {
 	ResourceVersion string `json:"resourceVersion,omitempty"`
 	// Seq numbers the writes of this space. It never goes back.
 	Seq   uint64 `json:"seq"`
-	tally        // Of the objects.
-	Index tally  `json:"index"` // Of the index entries.
+	tally        // The objects.
+	Index tally  `json:"index"` // The index entries.
 	// Uncounted says that the tally of the objects may be wrong: the space is new, or a write could not read whether its
 	// key was stored. It stays true, in later processes too, until SetComplete.
 	Uncounted bool `json:"uncounted,omitempty"`
 	// IndexErr is why index entries may be missing or left over until RebuildIndices succeeds, in
 	// this process or a later one. Empty: they are right.
 	IndexErr string `json:"indexErr,omitempty"`
-	// Dropped says that entries are missing: the file has lost some, or all were removed, and not all of them made anew.
+	// Dropped says that entries are missing: the file has lost some, or they were removed and not all made anew yet.
 	Dropped bool `json:"indexDropped,omitempty"`
 }
 
@@ -106,8 +106,8 @@ type state struct {
 func (s *state) doubt(err error) { s.IndexErr = fmt.Sprintf("%.200s", err) }
 
 // New returns the Indexer of a space, with the objects that are in the DB. The error wraps [persist.ErrCorrupt] if the
-// DB has lost how many objects there are, and which write was the last.
-// The caller rebuilds the indices if other index functions may have made them.
+// DB has lost the number of objects and of the last write. The caller rebuilds the indices if other index functions may
+// have made them.
 func New(o Options) (*Indexer, error) {
 	if o.DB == nil || o.Space == "" {
 		return nil, errors.New("indexer: DB and Space are required")
@@ -120,7 +120,7 @@ func New(o Options) (*Indexer, error) {
 		o.Logger = &l
 	}
 	ix := &Indexer{
-		opts: o, db: o.DB, space: o.Space, objects: o.Objects, log: *o.Logger,
+		opts: o, db: o.DB, space: o.Space, objects: o.Objects, logger: *o.Logger,
 		objectsName: persist.Bucket{Space: o.Space, Name: objectsBucket},
 		indexName:   persist.Bucket{Space: o.Space, Name: indexBucket},
 		storeName:   persist.Bucket{Space: o.Space, Name: storeBucket},
@@ -173,7 +173,7 @@ func (ix *Indexer) Key(obj any) (string, error) {
 	return key, nil
 }
 
-// Len returns the number of objects. What the file has lost may make it wrong, until a relist.
+// Len returns the number of objects. It may be wrong until a relist if the file has lost something.
 func (ix *Indexer) Len() int { return max(0, ix.visible.Load().Count) }
 
 // Counted reports whether the DB knows how many objects there are. If not, some may be
@@ -190,14 +190,14 @@ func (ix *Indexer) Hide(hidden bool) { ix.hidden.Store(hidden) }
 // Hidden reports whether the objects are hidden, see [Indexer.Hide].
 func (ix *Indexer) Hidden() bool { return ix.hidden.Load() }
 
-// failed logs an error of a read, or, if it means that the file is damaged, reports it to OnCorrupt, which
-// says it once: thousands of objects may be damaged, and each is read again and again.
+// failed logs an error of a read. If the error means that the file is damaged, it reports it to OnCorrupt instead,
+// which logs it once: thousands of objects may be damaged, and each is read again and again.
 func (ix *Indexer) failed(err error, what string) {
 	if !isDamage(err) {
-		ix.log.Error(err, "Could not read from the cache", "what", what, "space", ix.space)
+		ix.logger.Error(err, "Could not read from the cache", "what", what, "space", ix.space)
 		return
 	}
-	ix.log.V(4).Info("Could not read from the cache", "err", err, "what", what, "space", ix.space)
+	ix.logger.V(4).Info("Could not read from the cache", "err", err, "what", what, "space", ix.space)
 	if ix.opts.OnCorrupt != nil {
 		ix.opts.OnCorrupt(err)
 	}
@@ -229,8 +229,8 @@ func (ix *Indexer) Update(obj any) error {
 	return ix.commitByHand(w)
 }
 
-// commitByHand commits what a caller of cache.Store wrote. It ends Hide if the store was
-// empty, because tests fill the store of an informer before they start it, or instead.
+// commitByHand commits the changes of a caller of cache.Store. It ends Hide if the store was empty: tests fill the
+// store of an informer before they start it, or instead.
 func (ix *Indexer) commitByHand(w *Writer) error {
 	empty := ix.state.Count == 0
 	_, err := w.Commit(nil)
@@ -265,8 +265,7 @@ func resourceVersion(obj any) (string, bool) {
 	return m.GetResourceVersion(), true
 }
 
-// Replace implements [cache.Store]. In one batch it makes the store have these
-// objects and no others.
+// Replace implements [cache.Store]. After its one batch the store has these objects and no others.
 func (ix *Indexer) Replace(list []any, resourceVersion string) error {
 	items := make(map[string]*record.Object, len(list))
 	for _, obj := range list {
@@ -312,7 +311,7 @@ func (ix *Indexer) Bookmark(rv string) {
 	}
 }
 
-// Pass sets what LastStoreSyncResourceVersion returns, until the next write only in memory.
+// Pass sets the result of LastStoreSyncResourceVersion. Until the next write it does so only in memory.
 func (ix *Indexer) Pass(rv string) {
 	ix.writer.Lock()
 	defer ix.writer.Unlock()
@@ -330,8 +329,8 @@ func (ix *Indexer) GetIndexers() cache.Indexers { return *ix.indexers.Load() }
 // Ballast is [Objects.Ballast] of the Indexer's Objects.
 func (ix *Indexer) Ballast() (end func()) { return ix.objects.Ballast(ix.owner) }
 
-// Release forgets the decoded objects in memory. The Indexer can still be read, but
-// not be written to, because its space may have a new owner.
+// Release forgets the decoded objects in memory. The Indexer can still be read. It cannot be written to, because its
+// space may have a new owner.
 func (ix *Indexer) Release() {
 	ix.writer.Lock()
 	defer ix.writer.Unlock()
@@ -339,7 +338,7 @@ func (ix *Indexer) Release() {
 	ix.objects.release(ix.owner)
 }
 
-// errReleased is returned by whatever writes after Release.
+// errReleased is returned by every write after Release.
 var errReleased = errors.New("the store is that of an informer that has ended")
 
 // update is DB.Update, until Release. The caller holds writer.

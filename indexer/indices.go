@@ -27,7 +27,7 @@ func (ix *Indexer) AddIndexers(added cache.Indexers) error {
 		case !isFailed && !errors.Is(err, errLeftOut):
 			return err
 		}
-		next := ix.state // The object may not exist any more. A relist will show.
+		next := ix.state // The object may not exist any more. A relist will show that.
 		next.doubt(err)
 		next.Dropped = true
 		if err := ix.storeLocked(next, nil); err != nil {
@@ -38,9 +38,9 @@ func (ix *Indexer) AddIndexers(added cache.Indexers) error {
 	return nil
 }
 
-// IndexErr is not nil if the index entries may be wrong: the file has others than were written, something has damaged an
-// object that a write replaced, an index function failed on a stored object, or [Indexer.RebuildIndices], which makes
-// them right, did not come to its end. The file says so, too.
+// IndexErr is not nil if the index entries may be wrong: the file has other entries than were written, a write has
+// replaced a damaged object, an index function failed on a stored object, or [Indexer.RebuildIndices] did not come to
+// its end. RebuildIndices makes the entries right. The file also has this error.
 func (ix *Indexer) IndexErr() error {
 	if doubt := ix.visible.Load().IndexErr; doubt != "" {
 		return errors.New(doubt)

@@ -25,16 +25,15 @@ type Objects struct {
 	used   int64
 	// lru is the sentinel of a ring; lru.next was used last.
 	lru objectItem
-	// writes counts the writes, and written has the number of the last one to
-	// each slot of keys, so that an object read from disk is not kept if it was
-	// overwritten meanwhile.
+	// writes counts the writes. written has the number of the last write to each slot of keys: an object read from disk
+	// is not kept if it was overwritten meanwhile.
 	writes  uint64
 	written [versionSlots]uint64
 	seed    maphash.Seed
 
 	ballastUsers int // Calls of Ballast that have not ended.
 	ballast      []byte
-	ballasted    bool // It was allocated once.
+	ballasted    bool // The ballast was allocated once.
 }
 
 // ballastBytes is the most that the ballast takes of the budget.
@@ -45,8 +44,7 @@ type owner struct {
 	items map[string]*objectItem
 	// count is how many objects the Indexer has, in memory or not.
 	count int
-	// released says that the Indexer is not written to any more, so that no object
-	// is known to be the newest version.
+	// released says that the Indexer is not written to any more. No object is known to be the newest version then.
 	released bool
 }
 
@@ -64,7 +62,7 @@ type objectItem struct {
 	key        objectKey
 	object     any
 	seq        uint64
-	encoded    int // About how many bytes its record has.
+	encoded    int // About the length of its record.
 	bytes      int64
 }
 
@@ -81,13 +79,13 @@ func NewObjects(budget int64) *Objects {
 
 // Ballast makes the garbage collector run less often, until end is called. It is for
 // an initial list, which decodes all objects and keeps none, and would spend a fifth of
-// its time in collections of a small heap. Ballast allocates what is unused of half the budget,
+// its time in collections of a small heap. Ballast allocates the unused part of half the budget,
 // at most 32 MiB, and never touches it: that takes no memory, but lets garbage grow.
 //
-// Only the first call allocates, and calls at the same time share its ballast: later
-// ones would get memory that was used before and has to be cleared. If the process has
-// a memory limit (GOMEMLIMIT), which would count it, there is none; nor if all objects of the
-// owner are in memory.
+// Only the first call allocates, and calls at the same time share its ballast: a later
+// call would get memory that was used before and has to be cleared. There is no ballast if
+// all objects of the owner are in memory, or if the process has a memory limit
+// (GOMEMLIMIT), which would count it.
 func (o *Objects) Ballast(own *owner) (end func()) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -126,12 +124,11 @@ func (o *Objects) slot(k objectKey) int {
 	return int(maphash.String(o.seed, k.key) % versionSlots)
 }
 
-// newest is a number for get that no write has.
+// newest is a number for get that is greater than every write's.
 const newest = math.MaxUint64
 
-// get returns the object of a key as it was after the write with the number seq,
-// if it is in memory. A decoded object in memory is always the newest version of its
-// key, so if it was written by then, it was current then.
+// get returns the object of a key as it was after the write with the number seq, if it is in memory. A decoded object
+// in memory is always the newest version of its key. If it was written by then, it was current then.
 func (o *Objects) get(k objectKey, seq uint64) (it objectItem, ok bool) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -189,7 +186,7 @@ func (o *Objects) mark() mark {
 }
 
 // add keeps an object that was read from disk, unless its key may have been written since m. If onlyIfRoom, it evicts
-// none: a reader of all objects leaves those that others use.
+// none: a reader of all objects must not evict the objects that others use.
 func (o *Objects) add(k objectKey, object any, seq uint64, encodedBytes int, m mark, onlyIfRoom bool) {
 	slot := o.slot(k)
 	o.mu.Lock()
@@ -202,9 +199,8 @@ func (o *Objects) add(k objectKey, object any, seq uint64, encodedBytes int, m m
 	}
 }
 
-// set keeps the new object of a key. The writer of the key calls it within the
-// batch that makes the object visible in the DB. If it is one of the first list, it is kept until half of the budget is
-// used; a read decodes later ones.
+// set keeps the new object of a key. The writer of the key calls it within the batch that makes the object visible in
+// the DB. An object of the first list is kept only while less than half of the budget is used.
 func (o *Objects) set(k objectKey, object any, seq uint64, encodedBytes int, isFirst bool) {
 	slot := o.slot(k)
 	o.mu.Lock()

@@ -14,9 +14,9 @@ import (
 	"github.com/warmwatch/warmwatch/persist"
 )
 
-// get returns the current object of a key, and about how long its record is. If base
-// is not nil, the object may share memory with it. fromDB, if not nil, is called with
-// an object that was not in memory; r is valid during the call.
+// get returns the current object of a key, and about how long its record is. The object may share memory with base,
+// which may be nil. fromDB, if not nil, is called with an object that was not in memory. Its r is valid during the
+// call.
 func (ix *Indexer) get(key string, base *record.Object, fromDB func(obj any, r record.Record)) (obj any, size int, exists bool, err error) {
 	k := objectKey{ix.owner, key}
 	if it, ok := ix.objects.get(k, newest); ok {
@@ -75,13 +75,14 @@ func (ix *Indexer) GetByKey(key string) (item any, exists bool, err error) {
 }
 
 const (
-	// readPatience is how long a read that can return an error waits for what is being made anew.
+	// readPatience is how long a read that can return an error waits for a repair or for index entries.
 	readPatience = 10 * time.Second
 	wholePoll    = 20 * time.Millisecond
 )
 
-// patiently calls read, unless the objects are hidden. It calls read again once the damage that it has met is repaired,
-// and once the indices have all entries (A7). It returns the last error: after limit, if that is not 0, and if nothing is being repaired.
+// patiently calls read, unless the objects are hidden. It calls read again once the damage that read has met is
+// repaired, and once the indices have all entries (A7). It returns the last error if nothing is being repaired, or
+// after limit if that is not 0.
 func (ix *Indexer) patiently(limit time.Duration, read func() error) error {
 	if ix.Hidden() {
 		return nil
@@ -107,8 +108,8 @@ type lazyObject struct {
 	err    error
 }
 
-// fetch takes an object out of a snapshot that has the writes up to asOf. If the
-// object is not in memory, fetch copies its record, so that it can be decoded after the transaction.
+// fetch takes an object out of a snapshot that has the writes up to asOf. If the object is not in memory, fetch copies
+// its record, to be decoded after the transaction.
 func (ix *Indexer) fetch(it *persist.Item, asOf uint64) lazyObject {
 	if kept, ok := ix.objects.get(objectKey{ix.owner, it.Key}, asOf); ok {
 		return lazyObject{key: it.Key, seq: kept.seq, object: kept.object}
@@ -125,8 +126,8 @@ func (ix *Indexer) fetch(it *persist.Item, asOf uint64) lazyObject {
 // minParallel is how many objects are worth a goroutine.
 const minParallel = 32
 
-// decode decodes the objects, in parallel. It reports and leaves out what cannot be read, and returns one of the
-// errors. If m was taken before ls was fetched, and is not noMark, objects stay in memory if there is room.
+// decode decodes the objects, in parallel. It reports and leaves out objects that cannot be read, and returns one of
+// the errors. Objects stay in memory if there is room, unless m is noMark. m was taken before ls was fetched.
 func (ix *Indexer) decode(ls []lazyObject, m mark) (objects []any, good []lazyObject, err error) {
 	var wg sync.WaitGroup
 	workers := max(1, min(runtime.GOMAXPROCS(0), 8, len(ls)/minParallel))
@@ -147,9 +148,8 @@ func (ix *Indexer) decode(ls []lazyObject, m mark) (objects []any, good []lazyOb
 	return objects, good, err
 }
 
-// decodeInOrder decodes the objects, one after the other. With noMark, each is decoded beside the one
-// before: neighbours, such as the Pods of one Deployment, have much in common. Objects that stay in
-// memory share nothing.
+// decodeInOrder decodes the objects, one after the other. With noMark, each is decoded beside its predecessor:
+// neighbours, such as the Pods of one Deployment, have much in common. Objects that stay in memory share nothing.
 func (ix *Indexer) decodeInOrder(ls []lazyObject, m mark) {
 	var before *record.Object
 	for i := range ls {
@@ -172,7 +172,7 @@ func (ix *Indexer) decodeInOrder(ls []lazyObject, m mark) {
 // List implements [cache.Store].
 func (ix *Indexer) List() (list []any) {
 	list = []any{}
-	_ = ix.patiently(0, func() (err error) { // What it could not read is reported.
+	_ = ix.patiently(0, func() (err error) { // Errors are reported already.
 		if all, ok := ix.objects.all(ix.owner); ok {
 			list = all
 			return nil
@@ -211,7 +211,7 @@ func (ix *Indexer) list(s *persist.Snapshot, asOf uint64, m mark) (list []any, l
 }
 
 // checkCount compares the objects that were found in a snapshot with the number and the
-// digest that every batch stores, because a scan finds nothing of a damaged page.
+// digest that every batch stores, because a scan skips a damaged page.
 func (ix *Indexer) checkCount(s *persist.Snapshot, atLeast uint64, found tally) error {
 	st, err := stateAt(s)
 	switch {
@@ -249,8 +249,8 @@ func (ix *Indexer) Complete() bool {
 	return err == nil
 }
 
-// KeysInMemory returns the keys of the decoded objects in memory. Keys has them all,
-// unless the file has lost some.
+// KeysInMemory returns the keys of the decoded objects in memory. Keys also returns them, unless the file has lost
+// some.
 func (ix *Indexer) KeysInMemory() []string { return ix.objects.keys(ix.owner) }
 
 func stateAt(s *persist.Snapshot) (st state, err error) {
@@ -330,7 +330,7 @@ func (ix *Indexer) readByIndex(name string, values ...string) ([]any, error) {
 	return objects, err
 }
 
-// errNotWhole is returned instead of less than there is.
+// errNotWhole is returned instead of an incomplete result.
 var errNotWhole = errors.New("the indices lack entries, and are being made anew")
 
 // readIndex reads by an index, unless entries are missing.

@@ -2,7 +2,7 @@ package indexer
 
 import "github.com/warmwatch/warmwatch/persist"
 
-// A tally has the number of some keys, and a digest of them: the XOR of a hash of each.
+// A tally has the number of some keys, and a digest of them: the XOR of their hashes.
 type tally struct {
 	Count  int    `json:"count"`
 	Digest uint64 `json:"digest,omitempty"`

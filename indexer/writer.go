@@ -13,14 +13,13 @@ import (
 // A Change is what a Writer did to one key.
 type Change struct {
 	Key string
-	// Old is the object before, New the one after; nil if there was or is
-	// none. Old is only set if the caller wanted it or an index needed it, and
-	// is nil too if it could not be read.
+	// Old is the object before the change, New the object after it. Each is nil if there is none. Old is only set if
+	// the caller wanted it or an index needed it. It is also nil if it could not be read.
 	Old, New any
 	// OldSizeBytes is the length of the record of Old.
 	OldSizeBytes int
-	// OldRecord is a copy of the record of Old, nil unless
-	// the caller wanted Old and called [Writer.KeepOldRecords], and Old was not in memory.
+	// OldRecord is a copy of the record of Old. It is set only if the caller wanted Old and called
+	// [Writer.KeepOldRecords], and Old was not in memory.
 	OldRecord []byte
 	// Existed reports whether there was an object before, readable or not.
 	Existed bool
@@ -30,9 +29,9 @@ type Change struct {
 
 	value      *record.Object
 	puts, dels []indexPut
-	// unread: nobody knows whether there was an object before. Existed is true then, so that no deletion is left
-	// out, and it is counted as one that was not stored: a number that is too high keeps List from taking the objects
-	// in memory for all. newEntries: the store has none of puts.
+	// unread: nobody knows whether there was an object before. Existed is true then: no deletion is left out. The
+	// object is counted as not stored before: if the number is too high, List does not take the objects in memory for
+	// all. newEntries: the store has none of puts.
 	unread, newEntries bool
 	isFirst            bool // See [Objects.set].
 }
@@ -59,8 +58,7 @@ type Writer struct {
 	one     [1]Change
 }
 
-// Writer begins to write. Close must be called, and before that no other method of
-// the Indexer that writes.
+// Writer begins to write. Close must be called. Before that no other method of the Indexer that writes may be called.
 func (ix *Indexer) Writer() *Writer {
 	ix.writer.Lock()
 	w := &ix.w // There is one Writer at a time.
@@ -76,12 +74,12 @@ func (w *Writer) Close() {
 	w.ix.writer.Unlock()
 }
 
-// KeepOldRecords makes changes fill [Change.OldRecord] until Close, for a caller that
-// stores the old objects elsewhere: to copy a record is cheaper than to encode it again. Behind it there is room for the
-// key, for the record of New, and for so many bytes.
+// KeepOldRecords makes changes fill [Change.OldRecord] until Close, for a caller that stores the old objects elsewhere:
+// to copy a record is cheaper than to encode it again. Behind the record there is room for the key, for the record of
+// New, and for room bytes.
 func (w *Writer) KeepOldRecords(room int) { w.keepOld, w.oldRoom = true, room }
 
-// Changes returns what the next Commit will apply.
+// Changes returns the changes that the next Commit will apply.
 func (w *Writer) Changes() []Change { return w.changes }
 
 // NextSeq returns a number for something that is not a change of an object.
@@ -90,7 +88,7 @@ func (w *Writer) NextSeq() uint64 {
 	return w.next.Seq
 }
 
-// SetResourceVersion sets what LastStoreSyncResourceVersion returns.
+// SetResourceVersion sets the result of LastStoreSyncResourceVersion.
 func (w *Writer) SetResourceVersion(rv string) { w.next.ResourceVersion = rv }
 
 // Head returns uid and resourceVersion of the stored object, without decoding
@@ -131,8 +129,8 @@ func (w *Writer) HoldsEncoded(key string, encoded []byte) (same bool) {
 	return same
 }
 
-// Sound returns the stored object of a key that has no staged change, if it is to stay as it is. It is nil if the object
-// cannot be read, or an index function fails on it, so that it could be in no index.
+// Sound returns the stored object of a key that has no staged change, for a caller that keeps it. It is nil if the
+// object cannot be read, or if an index function fails on it, so that it could be in no index.
 func (w *Writer) Sound(key string) any {
 	obj, _, exists, err := w.ix.get(key, nil, nil)
 	if err != nil {
@@ -143,15 +141,14 @@ func (w *Writer) Sound(key string) any {
 	}
 	for name, f := range *w.ix.indexers.Load() {
 		if _, err := storedIndexValues(f, name, key, obj); err != nil {
-			w.ix.log.Error(err, "Could not index a stored object", "space", w.ix.space)
+			w.ix.logger.Error(err, "Could not index a stored object", "space", w.ix.space)
 			return nil
 		}
 	}
 	return obj
 }
 
-// SetComplete says that no object is missing once the changes are committed. If the number
-// of objects was lost, it is known again.
+// SetComplete says that no object is missing once the changes are committed. A lost number of objects is known again.
 func (w *Writer) SetComplete() { w.next.Uncounted = false }
 
 func parse(it *persist.Item) (record.Record, error) {
@@ -175,8 +172,8 @@ func Encode(key string, obj any) (*record.Object, error) {
 	return record.Encode(obj)
 }
 
-// Set stages a new object, which [Encode] has encoded for this key, and returns the change, valid until the
-// next call. If wantOld, it reads the old object.
+// Set stages a new object and returns the change, which is valid until the next call. [Encode] has encoded the object
+// for this key. If wantOld, Set reads the old object.
 func (w *Writer) Set(key string, value *record.Object, wantOld bool) *Change {
 	c := w.change(key, value, wantOld)
 	c.New, c.value = value.Object, value
@@ -187,8 +184,8 @@ func (w *Writer) Set(key string, value *record.Object, wantOld bool) *Change {
 	return w.stage(c)
 }
 
-// SetNew is Set for a key that was never stored. It does not look, and
-// keeps the object in memory only while half of the budget is enough for all.
+// SetNew is Set for a key that was never stored. It does not look whether the key exists. It keeps the object in memory
+// only while less than half of the budget is used.
 func (w *Writer) SetNew(key string, value *record.Object) *Change {
 	c := Change{Key: key, Seq: w.NextSeq(), New: value.Object, value: value, isFirst: true}
 	value.SetSeq(c.Seq)
@@ -209,7 +206,7 @@ func (w *Writer) Delete(key string, wantOld bool) *Change {
 	return w.stage(c)
 }
 
-// change reads the old object of a key, which may share memory with the new one, base.
+// change reads the old object of a key. That object may share memory with base, the new one.
 func (w *Writer) change(key string, base *record.Object, wantOld bool) (c Change) {
 	c.Key = key
 	c.Seq = w.NextSeq()
@@ -244,7 +241,7 @@ func (w *Writer) change(key string, base *record.Object, wantOld bool) (c Change
 	return c
 }
 
-// couldNotRead notes that the old object of a change is not known: its index entries, if any, are left over.
+// couldNotRead notes that the old object of a change is not known: its index entries, if any, stay.
 func (w *Writer) couldNotRead(c *Change, err error) {
 	w.ix.failed(err, c.Key)
 	w.next.doubt(err)
@@ -292,9 +289,8 @@ func appendEntries(entries []indexPut, name, key string, values, others []string
 	return entries
 }
 
-// Commit applies the staged changes, and what more puts, in one batch (A1), and
-// returns the number of the batch. Afterwards nothing is staged. more runs under
-// the DB's lock, see [persist.Batch]; it may be nil.
+// Commit applies the staged changes in one batch (A1), and returns the number of the batch. more puts into the same
+// batch. Afterwards nothing is staged. more runs under the DB's lock, see [persist.Batch]; it may be nil.
 func (w *Writer) Commit(more func(*persist.Batch)) (batch uint64, err error) {
 	ix := w.ix
 	next := w.next
@@ -339,8 +335,8 @@ func (w *Writer) Commit(more func(*persist.Batch)) (batch uint64, err error) {
 	return batch, nil
 }
 
-// put leaves nothing to be written of a new key that is deleted before the next commit. While commits
-// fail, names that come and go take no memory.
+// put makes sure that a new key which is deleted before the next commit leaves nothing to write. While commits fail,
+// names that come and go take no memory.
 func put(b *persist.Batch, isNew bool, bucket persist.Bucket, key string, v []byte) {
 	if isNew {
 		b.PutNew(bucket, key, v)

@@ -12,7 +12,7 @@ var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 const checksumBytes = 4
 
 func checksum(b Bucket, key string, payload []byte) uint32 {
-	// The key is covered too: a value must not be taken for another key's.
+	// Bucket and key are covered, too: a value must not be taken for another key's.
 	crc := ^uint32(0)
 	for _, s := range [...]string{b.Space, "/", b.Name, "/", key} {
 		for i := range len(s) { // crc32.Update wants slices, which are copies.

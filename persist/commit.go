@@ -22,8 +22,8 @@ const (
 // run is the committer goroutine.
 //
 // It has a thread of its own unless something urgent waits. A commit computes for
-// milliseconds, and Linux often queues a thread that is woken behind the one that woke
-// it, although another processor is idle: on a shared thread the committer delayed
+// milliseconds. Linux often queues a woken thread behind the thread that woke it,
+// although another processor is idle: on a shared thread the committer delayed
 // events (docs/design/decisions.md). On its own thread a commit begins a little later.
 func (db *DB) run() {
 	defer close(db.done)
@@ -67,11 +67,11 @@ func (db *DB) run() {
 	}
 }
 
-// durableGrace is how long commits may fail before what was applied counts as durable all the same (S6). A crash
-// takes it back.
+// durableGrace is how long commits may fail. After that, applied batches count as durable all the same (S6). A crash
+// undoes them.
 const durableGrace = 30 * time.Second
 
-// nextCommitLocked returns whether a commit is due, and in how long.
+// nextCommitLocked returns whether a commit is due, and how long to wait for it.
 func (db *DB) nextCommitLocked(now time.Time) (wait time.Duration, due bool) {
 	switch {
 	case db.flushRequested:
@@ -88,7 +88,8 @@ func (db *DB) nextCommitLocked(now time.Time) (wait time.Duration, due bool) {
 	return wait, true
 }
 
-// commit makes one attempt to write what waits. While attempts fail, and none is due, it counts it as durable.
+// commit makes one attempt to write the pending changes. While attempts fail and none is due, it counts the changes as
+// durable instead.
 func (db *DB) commit() {
 	db.mu.Lock()
 	if db.failingLocked() && !db.flushRequested && time.Now().Before(db.retryAt) {
@@ -116,7 +117,7 @@ func (db *DB) commit() {
 	db.announceLocked()
 }
 
-// countLocked has what was applied count as durable although it is not in the file.
+// countLocked makes all applied batches count as durable although they are not in the file.
 func (db *DB) countLocked() {
 	if db.countedTo <= db.durable { // The first time since something was written.
 		db.opts.Logger.Info("Nothing can be written: durable handlers get what is not in the cache file", "path", db.path, "after", durableGrace)
@@ -126,11 +127,11 @@ func (db *DB) countLocked() {
 	db.announceLocked()
 }
 
-// takeWaitingLocked takes what is to be written, nil if there is nothing or no file.
+// takeWaitingLocked takes the changes to write. It returns nil if there are none or there is no file.
 func (db *DB) takeWaitingLocked() *layer {
 	db.flushRequested = false
 	db.commitAt, db.busySince = time.Time{}, time.Now()
-	if db.flushing == nil { // Else the last attempt failed: try the same again.
+	if db.flushing == nil { // Otherwise the last attempt failed: try the same changes again.
 		db.flushingTo = db.applied
 		if db.writesLocked() {
 			db.flushing, db.pending = db.pending, newLayer()
@@ -151,7 +152,7 @@ func (db *DB) attemptedLocked(flushing *layer, txID int, err error) {
 	}
 	if flushing != nil {
 		db.boltTxID = txID
-		if db.failingLocked() && len(db.pending.buckets) > 0 { // It may have counted as durable.
+		if db.failingLocked() && len(db.pending.buckets) > 0 { // pending may have counted as durable.
 			db.noteChangeLocked(db.opts.DurableDelay)
 		}
 	}
@@ -163,7 +164,7 @@ func (db *DB) attemptedLocked(flushing *layer, txID int, err error) {
 
 // failedLocked notes that a commit has failed: it is tried again, unless the file is damaged.
 func (db *DB) failedLocked(err error) {
-	if !db.writesLocked() { // It was found to be damaged meanwhile.
+	if !db.writesLocked() { // The file was found to be damaged meanwhile.
 		return
 	}
 	if errors.Is(err, ErrCorrupt) {
@@ -179,13 +180,13 @@ func (db *DB) failedLocked(err error) {
 		db.formerUsers, db.users = db.users, new(atomic.Int64)
 	}
 	db.problem = problem{CodeNotWritten, since, fmt.Errorf("persist: commit to %s: %w", db.path, err)}
-	// As long as it has failed so far, so that the delay doubles.
+	// The delay is as long as commits have failed so far: it doubles.
 	db.retryAt = time.Now().Add(min(max(time.Since(since), minRetryDelay), maxRetryDelay))
-	db.noteChangeLocked(db.opts.DurableDelay) // To count as durable.
+	db.noteChangeLocked(db.opts.DurableDelay) // Then the changes count as durable.
 }
 
-// write puts a layer into the file, in one transaction, whose number it returns. After a failed commit it syncs what the
-// file has before.
+// write puts a layer into the file in one transaction, and returns its number. After a failed commit it first syncs the
+// present content of the file.
 func (db *DB) write(b *handle, l *layer, again bool) (txID int, err error) {
 	if before := hook.BeforeWrite.Load(); before != nil {
 		if err := (*before)(); err != nil {
@@ -218,16 +219,15 @@ func (db *DB) write(b *handle, l *layer, again bool) (txID int, err error) {
 }
 
 const (
-	// maxReadersWait is how long a commit waits for readers before it counts as failed. Close has to
-	// wait for them in any case.
+	// maxReadersWait is how long a commit waits for readers before it counts as failed. Close waits for them in any
+	// case.
 	maxReadersWait = time.Second
 	readersPause   = 5 * time.Millisecond
 )
 
-// waitForReaders waits until those have ended who were reading when a commit failed. If only the fsync behind
-// its meta page has failed, the transaction is visible. But bbolt has rolled it back, and has
-// read its freelist again: the pages that it has freed count as free, although older read
-// transactions use them.
+// waitForReaders waits until the read transactions have ended that were open when a commit failed. If only the fsync
+// behind the commit's meta page has failed, the transaction is visible. But bbolt has rolled it back, and has read its
+// freelist again: the pages that the transaction has freed count as free, although older read transactions use them.
 func (db *DB) waitForReaders() error {
 	for begin := time.Now(); ; time.Sleep(readersPause) {
 		db.mu.Lock()

@@ -10,8 +10,8 @@ import (
 	bolterrors "go.etcd.io/bbolt/errors"
 )
 
-// readError notes the damage that reading a bucket has met, and returns err, or [ErrClosed] for bbolt's. No bucket
-// means that no transaction could be begun.
+// readError notes damage that was met while a bucket was read. It returns err, or [ErrClosed] for bbolt's error of a
+// closed file. The zero Bucket means that no transaction could be begun.
 func (db *DB) readError(b *handle, bucket Bucket, err error) error {
 	if errors.Is(err, bolterrors.ErrDatabaseNotOpen) || errors.Is(err, bolterrors.ErrTxClosed) {
 		return ErrClosed
@@ -28,7 +28,7 @@ func (db *DB) readError(b *handle, bucket Bucket, err error) error {
 		db.unreadable = true
 	case !db.pending.bucket(bucket).dropped:
 		db.damagedLocked(err)
-		db.pending.bucket(bucket).dropped = true // What was put since stays.
+		db.pending.bucket(bucket).dropped = true // The pending values stay.
 	}
 	return err
 }
@@ -38,7 +38,7 @@ func isFileDamage(err error) bool {
 	return ok && corrupt.Bucket == (Bucket{})
 }
 
-// damagedLocked has the file only be read from now on. What waits to be written stays in pending.
+// damagedLocked stops writing to the file: it is only read from now on. Changes that are not written stay in pending.
 func (db *DB) damagedLocked(err error) {
 	if db.writesLocked() {
 		db.opts.Logger.Error(err, "The cache file is damaged. It is only read from now on, and set aside at the next start", "path", db.path)
@@ -55,7 +55,7 @@ func (db *DB) damagedLocked(err error) {
 	db.announceLocked()
 }
 
-// reportDamage has the next Open set the file aside, and calls the owners of what is in it.
+// reportDamage makes the next Open set the file aside, and calls the owners of its data.
 func (db *DB) reportDamage() {
 	db.mu.Lock()
 	cause, owners := db.unreported, slices.Collect(maps.Keys(db.onDamage))
@@ -72,7 +72,7 @@ func (db *DB) mergeBackLocked(l *layer) {
 	for name, bl := range l.buckets {
 		p := db.pending.bucket(name)
 		if p.dropped {
-			continue // Dropped since, with what l has.
+			continue // The bucket was dropped since, with the values of l.
 		}
 		p.dropped = bl.dropped
 		bl.entries.Scan(func(key string, e entry) bool {

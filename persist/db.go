@@ -18,9 +18,9 @@ type Options struct {
 	CommitInterval time.Duration
 	// DurableDelay is the same for batches marked [Batch.Urgent]. Default 10ms.
 	DurableDelay time.Duration
-	// MaxPendingBytes bounds what waits in memory for the committer: past it,
-	// WaitForRoom blocks, and past half of it a commit begins at once. The bound is lifted while nothing can be written,
-	// because the changes then have nowhere else to go. Default 16 MiB.
+	// MaxPendingBytes bounds the changes that wait in memory for the committer. Past half of it a commit begins at
+	// once. Past all of it WaitForRoom blocks. While nothing can be written there is no bound: the changes have nowhere
+	// else to go. Default 16 MiB.
 	MaxPendingBytes int64
 	// LockTimeout is how long Open waits for another process to release the
 	// file. Default 30s; negative: it does not wait.
@@ -71,7 +71,7 @@ func (o Options) withDefaults() (Options, error) {
 //  3. The batches in it are durable: flushing is dropped.
 //
 // A failed commit stays in flushing and is tried again; nothing is lost. After durableGrace
-// what was applied counts as durable all the same.
+// the applied batches count as durable all the same.
 //
 // A recovery: [Open] decides once what becomes of a file.
 //
@@ -81,16 +81,16 @@ func (o Options) withDefaults() (Options, error) {
 //	                               is begun: a cold start             failed commit   damaged: read only,
 //	                                                                                  set aside by the next Open
 //
-// Damage that is found in use has nothing replaced: the DB stops writing to the file and counts as durable what is in
-// memory. A bucket that cannot be read counts as dropped, all of them if no transaction can be begun any more. The
-// owners hear of it by [DB.OnDamage].
+// In use a damaged file is not replaced: the DB stops writing to it, and changes in memory count as durable. A bucket
+// that cannot be read counts as dropped. If no transaction can be begun any more, all buckets do. The functions of
+// [DB.OnDamage] are called.
 //
 // All methods are safe for concurrent use.
 type DB struct {
 	path string // The file itself: symbolic links are followed.
 	opts Options
 
-	wake chan struct{} // Capacity 1: tells the committer to look again.
+	wake chan struct{} // Capacity 1: the committer must look again.
 	done chan struct{} // Closed when the committer has ended, and has closed the file.
 
 	mu sync.RWMutex
@@ -98,10 +98,10 @@ type DB struct {
 	bolt       *handle // Nil: memory only.
 	unreadable bool    // bolt is left alone: no transaction can be begun.
 	problem    problem
-	unreported error // Damage of which the owners do not know yet.
+	unreported error // Damage that OnDamage has not reported yet.
 	boltTxID   int   // The bbolt transaction of the last successful commit.
-	// users counts those who have a transaction of bolt open, or are about to begin one; formerUsers those of
-	// before a commit failed, nil once there are none: see waitForReaders.
+	// users counts the transactions of bolt that are open or about to begin. formerUsers counts those that were begun
+	// before a commit failed, see waitForReaders. It is nil once there are none.
 	users, formerUsers *atomic.Int64
 
 	pending  *layer
@@ -110,19 +110,19 @@ type DB struct {
 	applied, durable, flushingTo uint64 // Numbers of the last batch applied, in the file, in flushing.
 	countedTo                    uint64 // The last batch that has counted as durable without being in the file.
 
-	commitAt       time.Time // Zero: nothing waits.
+	commitAt       time.Time // When the next commit is due. Zero: none is.
 	busySince      time.Time // When the commit that is under way began, or zero.
 	flushRequested bool
-	retryAt        time.Time // While commits fail.
+	retryAt        time.Time // While commits fail: when the next attempt is due.
 
 	phase     phase
 	closeErr  error // What Close returns once done is closed.
 	setAsides []SetAside
 	onDamage  map[*func(error)]struct{}
-	committed chan struct{} // Closed, and made anew, when a commit has ended, or more may count as durable.
+	committed chan struct{} // Closed and replaced when a commit has ended, or more may count as durable.
 }
 
-// A phase of a DB. None comes back.
+// A phase of a DB. A DB does not go back to an earlier one.
 type phase int
 
 const (
@@ -131,8 +131,8 @@ const (
 	closed        // Only the committer uses the file, to close it.
 )
 
-// OnDamage has fn called when the file, or one more bucket of it, is found damaged in use: what could not be read of it is
-// gone. It is called without locks, until remove is called.
+// OnDamage registers fn. It is called when the file, or one more bucket of it, is found damaged in use: everything that
+// could not be read is gone. fn is called without locks, until remove is called.
 func (db *DB) OnDamage(fn func(cause error)) (remove func()) {
 	db.mu.Lock()
 	defer db.mu.Unlock()
@@ -155,21 +155,22 @@ type Code string
 
 // The codes are spelled as their constants, without the word Code.
 const (
-	CodeLocked      Code = "Locked"      // Another process holds it: the DB works from memory.
-	CodeNoFile      Code = "NoFile"      // It can be neither opened nor created: the DB works from memory.
-	CodeFileDamaged Code = "FileDamaged" // It was found damaged in use, and is only read.
+	CodeLocked      Code = "Locked"      // Another process holds the file: the DB works from memory.
+	CodeNoFile      Code = "NoFile"      // The file can be neither opened nor created: the DB works from memory.
+	CodeFileDamaged Code = "FileDamaged" // The file was found damaged in use, and is only read.
 	CodeNotWritten  Code = "NotWritten"  // The last commit has failed, and is tried again.
 	CodeDiskHangs   Code = "DiskHangs"   // A commit has been under way for more than 10 s.
 )
 
-// A problem is one of the first four. A file that is damaged is not written to any more, so there is one at a time.
+// A problem has one of the first four codes. There is one problem at a time: a damaged file is not written to any more.
 type problem struct {
 	code  Code
 	since time.Time
 	err   error // Nil: there is none.
 }
 
-// Problem says why persistence is degraded, and since when; zero if that is not known. The error is nil if all is well.
+// Problem says why persistence is degraded, and since when. since is zero if that is not known. The error is nil if all
+// is well.
 func (db *DB) Problem() (code Code, since time.Time, err error) {
 	db.mu.RLock()
 	defer db.mu.RUnlock()
@@ -189,7 +190,7 @@ func (db *DB) Err() error {
 	return err
 }
 
-// MemoryOnly reports whether there is no file behind the DB, or none that can be read any more.
+// MemoryOnly reports whether there is no file behind the DB, or the file cannot be read any more.
 func (db *DB) MemoryOnly() bool {
 	db.mu.RLock()
 	defer db.mu.RUnlock()
@@ -198,7 +199,7 @@ func (db *DB) MemoryOnly() bool {
 
 func (db *DB) memoryOnly() bool { return db.bolt == nil || db.unreadable }
 
-// writesLocked reports whether what is put is written to a file, or will be.
+// writesLocked reports whether changes are written to a file.
 func (db *DB) writesLocked() bool { return db.bolt != nil && db.problem.code != CodeFileDamaged }
 
 // failingLocked reports whether the last commit has failed.
@@ -221,7 +222,7 @@ func (db *DB) Update(fn func(*Batch)) (uint64, error) {
 	return db.applied, nil
 }
 
-// noteChangeLocked has a commit begin after a delay, or earlier.
+// noteChangeLocked makes a commit begin after a delay, or earlier.
 func (db *DB) noteChangeLocked(delay time.Duration) {
 	at := time.Now().Add(delay)
 	earlier := db.commitAt.IsZero() || at.Before(db.commitAt)
@@ -233,8 +234,8 @@ func (db *DB) noteChangeLocked(delay time.Duration) {
 	}
 }
 
-// CommitSoon asks for a commit within DurableDelay, as [Batch.Urgent] does, unless what waits begins
-// after the batch with this number.
+// CommitSoon asks for a commit of the batch with this number within DurableDelay, as [Batch.Urgent] does. It does
+// nothing if a commit has begun to write that batch.
 func (db *DB) CommitSoon(batch uint64) {
 	db.mu.Lock()
 	defer db.mu.Unlock()
@@ -246,12 +247,13 @@ func (db *DB) CommitSoon(batch uint64) {
 func (db *DB) wakeCommitter() {
 	select {
 	case db.wake <- struct{}{}:
-	default: // It is about to look already.
+	default: // The committer is about to look already.
 	}
 }
 
-// Durable is the number of the last batch that is in the file, or counts as durable: all do at once where there is
-// no file, or none that is written to, so that nobody waits; and once nothing could be written for 30 s, see S6.
+// Durable is the number of the last batch that is in the file or counts as durable. If there is no file, or the file is
+// not written to, all batches count as durable at once: nobody waits then. They also do once nothing could be written
+// for 30 s, see S6.
 func (db *DB) Durable() uint64 {
 	db.mu.RLock()
 	defer db.mu.RUnlock()
@@ -261,15 +263,15 @@ func (db *DB) Durable() uint64 {
 	return max(db.durable, db.countedTo)
 }
 
-// Committed is closed when a commit has ended, or more counts as durable for another reason. It is to be asked for before
-// [DB.Durable] is.
+// Committed is closed when a commit has ended, or more counts as durable for another reason. Call it before
+// [DB.Durable].
 func (db *DB) Committed() <-chan struct{} {
 	db.mu.RLock()
 	defer db.mu.RUnlock()
 	return db.committed
 }
 
-// announceLocked wakes all who wait for a commit.
+// announceLocked wakes everybody who waits for a commit.
 func (db *DB) announceLocked() {
 	close(db.committed)
 	db.committed = make(chan struct{})
@@ -290,9 +292,9 @@ func (db *DB) Applied() uint64 {
 	return db.applied
 }
 
-// Flush returns nil when all that was applied before the call is in the file, or the
-// error of a commit attempt that was made for it. A DB that never had a file returns nil: [DB.Err] has said why since
-// Open. A DB whose file was found damaged in use returns that error.
+// Flush returns nil when all batches that were applied before the call are in the file. Otherwise it returns the error
+// of a commit attempt that was made for them. A DB that never had a file returns nil: [DB.Err] has said why since Open.
+// A DB whose file was found damaged in use returns that error.
 func (db *DB) Flush() error {
 	db.mu.Lock()
 	defer db.mu.Unlock()
@@ -322,17 +324,17 @@ func (db *DB) flushLocked() error {
 	return nil
 }
 
-// Close flushes and closes the file. If it returns nil, all that was applied is in the
-// file (S7), or there never was one, see [DB.Flush]. It waits for open snapshots, and for a disk that does not answer.
-// Further calls wait for the first and return what it does; calls of other methods return [ErrClosed].
+// Close flushes and closes the file. If it returns nil, all applied batches are in the file (S7), or there never was
+// one, see [DB.Flush]. It waits for open snapshots, and for a disk that does not answer. Further calls wait for the
+// first and return its result. Calls of other methods return [ErrClosed].
 func (db *DB) Close() error {
 	db.mu.Lock()
 	if db.phase == inUse {
 		db.phase = closing
-		db.announceLocked() // Who waits for room gives up.
+		db.announceLocked() // Calls that wait for room give up.
 		db.closeErr = db.flushLocked()
 		db.phase = closed
-		db.announceLocked() // Flushes that no attempt will be made for give up, too.
+		db.announceLocked() // No attempt will be made for other flushes. They give up, too.
 		db.wakeCommitter()
 	}
 	db.mu.Unlock()
@@ -340,7 +342,8 @@ func (db *DB) Close() error {
 	return db.closeErr
 }
 
-// closeFile leaves bbolt alone where the file was found damaged: it may hold its locks. Its mapping stays.
+// closeFile closes the file. If the file was found damaged, it does not call bbolt, which may hold its locks. The
+// mapping stays then.
 func (db *DB) closeFile() error {
 	switch {
 	case db.bolt == nil:

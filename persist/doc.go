@@ -4,17 +4,17 @@
 //
 // A [DB] is a map of buckets with string keys. Changes go into memory first
 // and are visible at once; a committer goroutine writes them to the file in
-// groups. Of the contract (docs/design/README.md) it keeps these:
+// groups. Of the contract (docs/limits.md) it keeps these:
 //
 //   - A1: what one [DB.Update] puts is visible and durable as a whole.
-//   - S1: what [DB.Durable] names survives a crash and a power cut, unless nothing could be written for 30 s (S6).
-//   - S2: every value is sealed with a CRC-32C over bucket, key and payload.
+//   - S1: the batches up to [DB.Durable] survive a crash and a power cut, unless nothing could be written for 30 s (S6).
+//   - S2: every value is sealed with a CRC-32C over space, bucket, key and payload.
 //   - S3: [Open] decides once what becomes of a file; in use nothing is replaced. Every use of bbolt recovers from
 //     panics and from faults in the mapped file.
-//   - S4, S5: one process uses a file; whoever has none works from memory.
+//   - S4, S5: one process uses a file; a process without a file works from memory.
 //   - S6: where nothing can be written, nothing waits for room.
-//   - S7: after [DB.Close] returns nil, all that was applied is in the file.
+//   - S7: after [DB.Close] returns nil, all applied batches are in the file.
 //
-// No slice of bbolt's outlives its transaction: [DB.View] and [Snapshot.Scan] lend payloads for the duration of a
-// callback.
+// No byte slice from bbolt is used after its transaction ends: [DB.View] and [Snapshot.Scan] lend payloads for the
+// duration of a callback.
 package persist

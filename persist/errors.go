@@ -9,25 +9,24 @@ var (
 	// ErrClosed is returned by every call on a closed DB.
 	ErrClosed = errors.New("persist: database is closed")
 
-	// ErrCorrupt is what every [CorruptError] unwraps to.
+	// ErrCorrupt is wrapped by every [CorruptError].
 	ErrCorrupt = errors.New("persist: corrupt")
 
 	// ErrLocked says that another process holds the file.
 	ErrLocked = errors.New("persist: file is held by another process")
 
-	// ErrInUse says that this process uses something already: a DB the file, or, in other packages, a handler the name.
+	// ErrInUse says that this process already uses something: a file, or, in other packages, the name of a handler.
 	ErrInUse = errors.New("in use already")
 
-	// ErrUnknownFormat says that the file is a bbolt file, but was written by
-	// a version of this package that this one does not know, or by something
-	// else.
+	// ErrUnknownFormat says that the file is a bbolt file, but another program or an unknown version of this package
+	// has written it.
 	ErrUnknownFormat = errors.New("persist: unknown file format")
 )
 
 // CorruptError says where something unreadable was found. errors.Is(err,
 // [ErrCorrupt]) holds.
 type CorruptError struct {
-	Bucket Bucket // Zero if the file as a whole is meant.
+	Bucket Bucket // Zero for the file as a whole.
 	Key    string
 	Err    error
 }

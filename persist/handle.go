@@ -14,13 +14,12 @@ import (
 // A handle is a file that bbolt has opened.
 type handle struct {
 	*bolt.DB
-	file     *os.File // bbolt's.
+	file     *os.File // The file that bbolt uses.
 	pageSize int64
 }
 
-// boltOptions leaves the freelist synced: otherwise bbolt walks all pages in a
-// goroutine of its own when it opens a file, which takes long, and ends the
-// process at a corrupt page.
+// boltOptions leaves the freelist synced. Otherwise bbolt walks all pages in a goroutine of its own when it opens a
+// file. That takes long, and ends the process at a corrupt page.
 func boltOptions() *bolt.Options {
 	return &bolt.Options{
 		Timeout:         boltTimeout,
@@ -39,7 +38,7 @@ const PageBytes = 8 << 10
 // allocBytes is by how much the file grows.
 const allocBytes = 4 << 20
 
-// openBolt has bbolt use an open file. After an error the file is closed.
+// openBolt opens a file with bbolt. After an error the file is closed.
 func openBolt(f *os.File) (*handle, error) {
 	options := boltOptions()
 	options.OpenFile = func(string, int, os.FileMode) (*os.File, error) { return f, nil }
@@ -52,7 +51,7 @@ func openBolt(f *os.File) (*handle, error) {
 		b.AllocSize = allocBytes
 		return &handle{DB: b, file: f, pageSize: int64(b.Info().PageSize)}, nil
 	}
-	_ = errors.Join(unlockFile(f), f.Close()) // bbolt has closed it, unless it panicked: then its mapping would keep the lock.
+	_ = errors.Join(unlockFile(f), f.Close()) // bbolt has closed it, unless bbolt panicked: its mapping would keep the lock.
 	switch {
 	case errors.Is(err, bolterrors.ErrTimeout):
 		err = fmt.Errorf("%w: %s", ErrLocked, f.Name())
@@ -62,8 +61,8 @@ func openBolt(f *os.File) (*handle, error) {
 	return nil, err
 }
 
-// Begin begins a transaction. Where neither meta page is valid, bbolt panics, and keeps locks that it has taken
-// until then. So Begin checks them before.
+// Begin begins a transaction. It first checks the meta pages: if neither is valid, bbolt panics and keeps the locks
+// that it has taken.
 func (h *handle) Begin(writable bool) (tx *bolt.Tx, err error) {
 	if err := h.checkMeta(); err != nil {
 		return nil, err
@@ -96,9 +95,9 @@ func (h *handle) checkMeta() error {
 	return corruptFile("neither meta page is valid")
 }
 
-// rewriteMeta writes the newest meta page once more, as it is, and syncs the file. A fsync that has failed, in this process
-// or an earlier one, may have lost that page, and the kernel does not try again. bbolt believes it
-// as soon as it is written, and the next commit writes over pages of the one before.
+// rewriteMeta writes the newest meta page once more, as it is, and syncs the file. A failed fsync, in this process or
+// an earlier one, may have lost that page, and the kernel does not try again. bbolt uses a meta page as soon as it is
+// written, and the next commit overwrites pages of the transaction before.
 func (h *handle) rewriteMeta() error {
 	m, err := newestMeta(h.file)
 	if err != nil {

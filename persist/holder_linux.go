@@ -12,7 +12,7 @@ import (
 //
 //	1: FLOCK  ADVISORY  WRITE 4711 fe:01:262209 0 EOF
 //
-// with the device in hexadecimal. Those that wait for a lock have "->" behind the number.
+// with the device in hexadecimal. A line of a process that waits for a lock has "->" behind the number.
 func holder(f *os.File) string {
 	var stat unix.Stat_t
 	if err := unix.Fstat(int(f.Fd()), &stat); err != nil {

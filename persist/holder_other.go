@@ -4,5 +4,5 @@ package persist
 
 import "os"
 
-// holder returns nothing: the system does not tell who holds a lock.
+// holder returns nothing: the system does not show who holds a lock.
 func holder(*os.File) string { return "" }

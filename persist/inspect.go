@@ -12,10 +12,10 @@ import (
 	bolt "go.etcd.io/bbolt"
 )
 
-// An inspector checks a file at Open (S3), because bbolt trusts what it reads. [inspect] refuses, before bbolt
-// reads the file, one
+// An inspector checks a file at Open (S3), because bbolt trusts its file. Before bbolt reads the file, [inspect]
+// refuses a file
 //
-//   - without a valid meta page, or shorter than that says,
+//   - without a valid meta page, or shorter than its meta page says,
 //   - without a freelist (never written by us, see boltOptions), or with an impossible one.
 //
 // [inspector.walk] then goes through bbolt's mapping, before anything is written, and refuses a file
@@ -34,7 +34,7 @@ type inspector struct {
 	used     []uint64 // A bit for each page.
 
 	mapped []byte // The pages.
-	format string // What the format's bucket says.
+	format string // The format version in the file.
 	wg     sync.WaitGroup
 	err    atomic.Pointer[error] // The first one of the goroutines.
 }
@@ -123,8 +123,8 @@ func (in *inspector) freelist(id uint64) error {
 	return nil
 }
 
-// walk checks all pages that the root leads to. The first touch of each page of the mapping costs most, and
-// processors share that; whoever counts the objects touches them anyway.
+// walk checks all pages that the root leads to. The first touch of each page of the mapping costs most. Processors
+// share that cost, and to count the objects touches the pages anyway.
 func (in *inspector) walk(b *bolt.DB) error {
 	for at := uint64(0); at < in.pages*in.pageSize; at += readAheadBytes {
 		readAhead(in.f, int64(at), readAheadBytes)
@@ -146,9 +146,9 @@ func (in *inspector) walk(b *bolt.DB) error {
 // (force_page_cache_ra in mm/readahead.c; read_ahead_kb is 128).
 const readAheadBytes = 128 << 10
 
-// tree walks the pages of a bucket, from the page id on. first is the key that the branch above names that page by,
-// nil for the root, and next the one by which a branch names what comes behind it, nil at the end. Nesting is 0 for the
-// root bucket, 1 for the spaces, and 2 for their buckets, which have values.
+// tree walks the pages of a bucket, from the page id on. first is the key of that page in the branch above, nil for the
+// root. next is the key of the page behind it in a branch, nil at the end. nesting is 0 for the root bucket, 1 for the
+// spaces, and 2 for their buckets, which have values.
 func (in *inspector) tree(id uint64, depth, nesting int, first, next []byte) error {
 	if depth > maxTreeDepth {
 		return corruptFile("a bucket has more than %d levels of pages", maxTreeDepth)
@@ -194,7 +194,7 @@ func (in *inspector) tree(id uint64, depth, nesting int, first, next []byte) err
 	return h.checkPrefix(page)
 }
 
-// branch walks what a branch leads to.
+// branch walks the pages that a branch leads to.
 func (in *inspector) branch(h pageHeader, page []byte, depth, nesting int, next []byte) error {
 	for i := range int(h.count) {
 		behind := next
@@ -210,8 +210,8 @@ func (in *inspector) branch(h pageHeader, page []byte, depth, nesting int, next 
 
 func isZero(b []byte) bool { return len(bytes.Trim(b, "\x00")) == 0 }
 
-// checkEnds checks the first key of a page, and that its last one is below what comes behind it. first and next are
-// those of tree.
+// checkEnds checks the first key of a page, and that its last key is below the next page's. For first and next see
+// tree.
 func (h pageHeader) checkEnds(id uint64, page, first, next []byte) error {
 	if got := h.key(page, 0); first != nil && !bytes.Equal(got, first) {
 		return corruptFile("page %d begins with key %.100q, expected %.100q", id, got, first)
@@ -280,7 +280,7 @@ func (in *inspector) inline(page []byte, nesting int, name string) error {
 	return nil
 }
 
-// checkPrefix checks how the keys of values begin. They ascend, so the first and the last one tell.
+// checkPrefix checks the first byte of the keys of values. Keys ascend, so the first and the last one suffice.
 func (h pageHeader) checkPrefix(page []byte) error {
 	if h.count > 0 && (h.key(page, 0)[0] != keyPrefix || h.key(page, int(h.count)-1)[0] != keyPrefix) {
 		return corruptFile("it has values from key %.100q on, to key %.100q", h.key(page, 0), h.key(page, int(h.count)-1))

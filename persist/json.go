@@ -11,7 +11,7 @@ func JSON(v any) []byte {
 	return b
 }
 
-// ReadJSON decodes a value that is JSON. Errors are those of [Item.Payload], or a [CorruptError].
+// ReadJSON decodes a value that is JSON. It returns an error of [Item.Payload], or a [CorruptError].
 func ReadJSON[T any](it *Item) (v T, err error) {
 	payload, err := it.Payload()
 	if err != nil {

@@ -7,12 +7,11 @@ import (
 	bolt "go.etcd.io/bbolt"
 )
 
-// MaxKeyBytes is the length of the longest key. The owner of a bucket checks the keys that come from elsewhere.
+// MaxKeyBytes is the length of the longest key. The owner of a bucket checks keys that it did not make itself.
 const MaxKeyBytes = bolt.MaxKeySize - len(string(keyPrefix))
 
-// lend calls fn with an item. If fn, which may run code of the value's type, panics, only
-// this value is corrupt, and not the whole file as after a panic of bbolt. A fault does mean
-// the file, because fn reads its mapping.
+// lend calls fn with an item. fn may run code of the value's type. If fn panics, only this value counts as corrupt, not
+// the whole file as after a panic of bbolt. After a fault the whole file does, because fn reads its mapping.
 func lend(it *Item, fn func(*Item) error) (err error) {
 	defer func() {
 		p := recover()

@@ -13,18 +13,18 @@ import (
 
 const (
 	lockRetryDelay = 50 * time.Millisecond
-	lockLogDelay   = time.Second // After it, the log says who is waited for.
+	lockLogDelay   = time.Second // After it, the log names the process that holds the lock.
 )
 
-// boltTimeout is for the lock that bbolt takes itself: this process has it already.
+// boltTimeout bounds bbolt's own wait for its lock. This process already has that lock.
 const boltTimeout = time.Second
 
-// lock opens the cache file and takes the lock that bbolt takes. It waits for LockTimeout, and until ctx ends. Closing the
-// file releases the lock. The file is opened for writing, because NFS turns an exclusive
-// flock into a lock of the server, which requires that.
+// lock opens the cache file and takes the same lock as bbolt. It waits for LockTimeout, at most until ctx ends. Closing
+// the file releases the lock. The file is opened for writing: NFS turns an exclusive flock into a lock of the server,
+// which requires that.
 //
-// While this process waits, the one that holds the lock may set the file aside. So the
-// lock counts only if the path still names the file.
+// While this process waits, the process that holds the lock may set the file aside. So the lock counts only if the path
+// still names the file.
 func (db *DB) lock(ctx context.Context) (*os.File, error) {
 	logged := false
 	for begin := time.Now(); ; {

@@ -9,13 +9,13 @@ import (
 // several have a key, the first of them counts.
 type mergeCursor []source
 
-// A source is a layer or, with file, the bucket in the file. It is at its item, unless that has ended.
+// A source is a layer, or the bucket in the file if file is set. It is at item until it has ended.
 type source struct {
 	layer btree.MapIter[string, entry]
 	file  *bolt.Cursor
 	item  Item
 	ended bool
-	taken bool // The item was returned, or hidden by the one that was.
+	taken bool // The item was returned, or the returned item has hidden it.
 }
 
 func newMergeCursor(s *Snapshot, bucket Bucket, from string) (c mergeCursor) {
@@ -81,7 +81,7 @@ func (c mergeCursor) next(item *Item) bool {
 		for i := range c {
 			c[i].taken = !c[i].ended && c[i].item.Key == item.Key
 		}
-		if item.sealed != nil { // Else it was deleted.
+		if item.sealed != nil { // Otherwise the key was deleted.
 			return true
 		}
 	}

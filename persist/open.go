@@ -22,7 +22,7 @@ const formatVersion = "1"
 const (
 	formatBucket = "warmwatch" // The only top level bucket that is not a space.
 	formatKey    = "format"
-	startsKey    = "starts" // How often the file was opened: what Open commits.
+	startsKey    = "starts" // How often the file was opened. Open commits it.
 )
 
 // Files beside the cache file begin with its name and one of these, or startingSuffix.
@@ -38,16 +38,16 @@ var usedPaths sync.Map
 
 // Open opens the file at path, or begins one (mode 0600, in a directory created with
 // 0700). A symbolic link is followed, also to a file that is not there yet. Open fails
-// for bad options, an empty path, a path that is not a regular file, a path that another DB of this
-// process uses ([ErrInUse]), and, with its error, when ctx ends while Open waits for another process.
+// for bad options, an empty path, a path that is not a regular file, and a path that another DB of this
+// process uses ([ErrInUse]). If ctx ends while Open waits for another process, it returns the error of ctx.
 //
-// Whatever else is wrong with the file, the DB works. A file that is damaged or of another format, or in which three
-// processes in a row have died while bbolt opened it, is set aside as path.corrupt-<time>, and a new one begun; the one
-// that was set aside before is removed. A file that another process holds, or that cannot be written, is left
+// Whatever else is wrong with the file, the DB works. A file is set aside as path.corrupt-<time> if it is damaged or of
+// another format, or if three processes in a row have died while bbolt opened it. Then a new file is begun, and the
+// file that was set aside before is removed. A file that another process holds, or that cannot be written, is left
 // alone, and the DB works from memory until it is closed. [DB.Err] says why.
 //
-// An empty file is begun in place. So path may be a mount point; but a mount
-// point that gets damaged cannot be set aside: mount its directory instead.
+// An empty file is begun in place, so path may be a mount point. A damaged file cannot be set aside there: mount its
+// directory instead.
 func Open(ctx context.Context, path string, o Options) (*DB, error) {
 	o, err := o.withDefaults()
 	if err != nil {
@@ -81,8 +81,8 @@ func Open(ctx context.Context, path string, o Options) (*DB, error) {
 	return db, nil
 }
 
-// OpenMemory returns a DB that never has a file: [DB.MemoryOnly] is true, and nothing is wrong
-// with that. It has no goroutine: one that nobody uses any more is garbage, closed or not.
+// OpenMemory returns a DB that never has a file: [DB.MemoryOnly] is true, and [DB.Err] is nil. It has no goroutine: an
+// unused DB is garbage, closed or not.
 func OpenMemory(o Options) (*DB, error) {
 	o, err := o.withDefaults()
 	if err != nil {
@@ -110,7 +110,7 @@ const maxOpenAttempts = 10
 
 // open opens the file, after setting a bad one aside or beginning a missing one.
 func (db *DB) open(ctx context.Context) (err error) {
-	_, noFile := os.Stat(db.path) // So that somebody finds out that each start begins a new one.
+	_, noFile := os.Stat(db.path) // The log shows if each start begins a new file.
 	db.opts.Logger.Info("Opening the cache file", "path", db.path, "file", noFile == nil)
 	for range maxOpenAttempts {
 		var f *os.File
@@ -119,7 +119,7 @@ func (db *DB) open(ctx context.Context) (err error) {
 			if err = db.begin(); isDiskFull(err) && db.makeRoom() {
 				err = db.begin()
 			}
-			if err != nil && !errors.Is(err, fs.ErrExist) { // Else another process was faster.
+			if err != nil && !errors.Is(err, fs.ErrExist) { // Otherwise another process was faster.
 				return err
 			}
 			continue
@@ -142,15 +142,15 @@ func isBad(err error) bool {
 	return errors.Is(err, ErrCorrupt) || errors.Is(err, ErrUnknownFormat)
 }
 
-// openLocked opens a file that this process has locked, unless it is bad. It inspects the file before bbolt
-// reads it, because bbolt would end the process over some files, and write to others that
-// are not ours; and under the lock, because another process's commit looks like damage. After an error f is closed.
+// openLocked opens a file that this process has locked, unless it is bad. It inspects the file before bbolt reads it:
+// bbolt would end the process over some files, and write to others that are not ours. It does so under the lock,
+// because another process's commit looks like damage. After an error f is closed.
 func (db *DB) openLocked(f *os.File) error {
 	in, err := db.inspect(f)
 	if err != nil {
 		return errors.Join(err, f.Close())
 	}
-	db.remove(newSuffix) // Whoever makes one now cannot give it the name of the cache file.
+	db.remove(newSuffix) // A process that makes one now cannot give it the name of the cache file.
 	db.markStart(db.starts() + 1)
 	defer db.unmarkStart()
 	b, err := openBolt(f)
@@ -192,8 +192,8 @@ func (db *DB) inspect(f *os.File) (*inspector, error) {
 	return inspect(f)
 }
 
-// firstCommit is the commit that Open makes itself. Before that, it has what is in the file, and the file's
-// name, survive a power failure: the process that wrote it may have been killed before its fsync.
+// firstCommit is the commit that Open makes itself. Before that, it makes the content of the file and the file's name
+// durable: the process that wrote it may have been killed before its fsync.
 func (db *DB) firstCommit(b *handle) error {
 	if err := db.sync(b); err != nil {
 		return err
@@ -220,7 +220,7 @@ func (db *DB) firstCommit(b *handle) error {
 	})
 }
 
-// useUnsynced has the DB begin as one whose last commit has failed: what is in the file may not be durable.
+// useUnsynced makes the DB begin as if its last commit had failed: the content of the file may not be durable.
 func (db *DB) useUnsynced(b *handle, err error) {
 	db.mu.Lock()
 	defer db.mu.Unlock()
@@ -247,8 +247,8 @@ func (db *DB) sync(b *handle) error {
 	return nil
 }
 
-// begin makes a new file where there is none. It makes the file under another name, because bbolt does not begin a file
-// at once. If another process is faster, begin returns [fs.ErrExist].
+// begin makes a new file where there is none. It makes the file under another name, because bbolt needs several writes
+// to begin a file. If another process is faster, begin returns [fs.ErrExist].
 func (db *DB) begin() error {
 	dir := filepath.Dir(db.path)
 	if err := makeDir(dir); err != nil {
@@ -263,7 +263,7 @@ func (db *DB) begin() error {
 	if err != nil {
 		return err
 	}
-	// It is closed before it gets its name, because some systems rename no open file.
+	// The file is closed before it gets its name, because some systems rename no open file.
 	if err := errors.Join(db.firstCommit(b), guard(b.Close)); err != nil {
 		return err
 	}
@@ -287,8 +287,8 @@ func (db *DB) SetAside() []SetAside {
 	return db.setAsides
 }
 
-// setAside renames a bad file, and removes those that were set aside before. It locks the file anew, because bbolt may have
-// closed it.
+// setAside renames a bad file, and removes the files that were set aside before. It locks the file anew, because bbolt
+// may have closed it.
 func (db *DB) setAside(ctx context.Context, bad os.FileInfo, cause error) error {
 	f, err := db.lock(ctx)
 	if err != nil {
@@ -310,7 +310,7 @@ func (db *DB) setAside(ctx context.Context, bad os.FileInfo, cause error) error 
 	return nil
 }
 
-// makeRoom removes what was set aside, and reports whether there was any.
+// makeRoom removes the files that were set aside, and reports whether there were any.
 func (db *DB) makeRoom() bool {
 	some := db.remove(corruptSuffix)
 	db.mu.Lock()

@@ -22,7 +22,7 @@ const (
 	leafPage     = 0x02
 	freelistPage = 0x10
 
-	manyInFirst = 0xffff // As count of a freelist: the first entry is the count.
+	manyInFirst = 0xffff // A freelist with this count has the count in its first entry.
 
 	elementBytes      = 16 // Of a branch (pos, ksize, pgid) and of a leaf (flags, pos, ksize, vsize).
 	branchPageIDAt    = 8
@@ -56,7 +56,7 @@ func newestMeta(f *os.File) ([]byte, error) {
 		return nil, err
 	}
 	second, at := []byte(nil), int64(minPageBytes)
-	if first != nil { // It tells where the second one is.
+	if first != nil { // It says where the second one is.
 		at = int64(pageSizeOf(first))
 	}
 	for ; ; at *= 2 {
@@ -95,7 +95,7 @@ func metaAt(f *os.File, at int64) ([]byte, error) {
 	return m, nil
 }
 
-// readAt reads what Open needs. What the device cannot read is damaged, and so is a file that is too short.
+// readAt reads for Open. A file counts as damaged if the device cannot read it or if it is too short.
 func readAt(f *os.File, b []byte, at int64) error {
 	if _, err := f.ReadAt(b, at); err != nil {
 		return &CorruptError{Err: err}
@@ -173,10 +173,10 @@ func (h pageHeader) element(b []byte) (e element) {
 	return e
 }
 
-// checkElements checks the elements of a branch or a leaf, and returns where their contents end. The contents
-// must lie in the page, as bbolt writes them: one behind the other, from where the elements end. Else the header has
-// the wrong number of elements, or calls a branch a leaf, or bbolt would copy as much as a wrong length says.
-// The keys must ascend. No flags but those given may be set.
+// checkElements checks the elements of a branch or a leaf, and returns where their contents end. The contents must lie
+// in the page, as bbolt writes them: one behind the other, from the end of the elements on. Otherwise the header has
+// the wrong number of elements, or calls a branch a leaf, or bbolt would copy as many bytes as a wrong length says. The
+// keys must ascend. Only the given flags may be set.
 func (h pageHeader) checkElements(page []byte, flags uint32) (end uint64, err error) {
 	room := uint64(len(page))
 	if end = pageHeaderBytes + uint64(h.count)*elementBytes; end > room || h.count == 0 && h.flags == branchPage {

@@ -13,14 +13,14 @@ import (
 // maxLinks is how many symbolic links one path may go through, as on Linux.
 const maxLinks = 40
 
-// resolve follows the symbolic links at path, also to a file that is not there yet: files
-// are then made, renamed and removed beside the file itself, and the link stays. It returns
-// an absolute path, because the process may change its directory.
+// resolve follows the symbolic links at path, also to a file that is not there yet. Files are made, renamed and removed
+// beside the file itself, and the link stays. The result is an absolute path, because the process may change its
+// directory.
 func resolve(path string) (string, error) {
 	at, err := filepath.Abs(path)
 	for range maxLinks {
 		to, linkErr := os.Readlink(at)
-		if err != nil || linkErr != nil { // It is no link, or nothing is there. Opening it will return other errors.
+		if err != nil || linkErr != nil { // at is no link, or nothing is there. Opening it will return other errors.
 			return at, err
 		}
 		if !filepath.IsAbs(to) {
@@ -59,7 +59,7 @@ func (db *DB) remove(suffix string) (some bool) {
 	return some
 }
 
-// makeDir makes a directory, and its parents, and has their names survive a power failure.
+// makeDir makes a directory and its parents, and makes their names durable.
 func makeDir(dir string) error {
 	parent := filepath.Dir(dir)
 	err := os.Mkdir(dir, 0o700)
@@ -74,8 +74,7 @@ func makeDir(dir string) error {
 	return cmp.Or(err, syncDir(parent))
 }
 
-// syncDir has the names in a directory survive a power failure, where the system, and the permissions of this process,
-// allow that.
+// syncDir makes the names in a directory durable, if the system and the permissions of this process allow that.
 func syncDir(dir string) error {
 	if err := syncDirectory(dir); err != nil && !cannotSync(err) {
 		return err
@@ -92,8 +91,8 @@ var syncDirectory = func(dir string) error {
 	return errors.Join(d.Sync(), d.Close())
 }
 
-// cannotSync reports whether err says that directories cannot be synced, or not by
-// this process, and not that the disk has failed.
+// cannotSync reports whether err says that this system or this process cannot sync directories. The disk has not failed
+// then.
 func cannotSync(err error) bool {
 	return errors.Is(err, errors.ErrUnsupported) || // ENOTSUP, EOPNOTSUPP, ENOSYS
 		errors.Is(err, fs.ErrPermission) || // EPERM, EACCES, and Windows' access denied
@@ -101,8 +100,8 @@ func cannotSync(err error) bool {
 		isNoDirectorySync(err)
 }
 
-// publish gives the file at from the name to. If another file has that name already, it returns fs.ErrExist; only on
-// a file system without links, it replaces a file that comes in the last moment.
+// publish gives the file at from the name to. If another file has that name already, it returns fs.ErrExist. Exception:
+// on a file system without links it replaces a file that comes in the last moment.
 func publish(from, to string) error {
 	err := os.Link(from, to)
 	if err == nil || errors.Is(err, fs.ErrExist) {

@@ -18,7 +18,7 @@ type Bucket struct {
 
 func (b Bucket) String() string { return b.Space + "/" + b.Name }
 
-// entryOverheadBytes is what an entry costs beside its value and key.
+// entryOverheadBytes is the cost of an entry beside its value and key.
 const entryOverheadBytes = 64
 
 type entry struct {
@@ -60,7 +60,7 @@ func (l *layer) set(b Bucket, key string, e entry) {
 	l.bytes += e.bytes(key)
 }
 
-// noneFresh notes that the file may have any key.
+// noneFresh makes no entry fresh: the file may have any key.
 func (l *layer) noneFresh() {
 	for _, bl := range l.buckets {
 		bl.noneFresh()
@@ -77,8 +77,8 @@ func (bl *bucketLayer) noneFresh() {
 	})
 }
 
-// lookup returns the layer's entry of a key. It is found, and empty, if the
-// bucket was dropped and the key not set since. Else ask the layers below.
+// lookup returns the layer's entry of a key. If the bucket was dropped and the key not set since, the entry is found
+// and empty. If none is found, ask the layers below.
 func (l *layer) lookup(b Bucket, key string) (e entry, found bool) {
 	if l == nil {
 		return entry{}, false
@@ -102,8 +102,8 @@ func (l *layer) sortedBuckets() []Bucket {
 	})
 }
 
-// copySpace captures the buckets of one space. The trees are copied on write,
-// so this costs a few allocations, whatever they hold. The caller holds db.mu.
+// copySpace captures the buckets of one space. The trees are copied on write: this costs a few allocations, however
+// large they are. The caller holds db.mu.
 func (l *layer) copySpace(space string) *layer {
 	c := newLayer()
 	for b, bl := range l.buckets {
@@ -119,13 +119,13 @@ func (l *layer) copySpace(space string) *layer {
 // block, do I/O or call foreign code.
 type Batch struct {
 	db    *DB
-	delay time.Duration // Until a commit begins.
+	delay time.Duration // The time until a commit begins.
 }
 
-// Put sets a key. From now on the value, and its spare capacity, belong to the DB. Four spare bytes save a copy.
+// Put sets a key. From now on the value and its spare capacity belong to the DB. Four spare bytes save a copy.
 func (b *Batch) Put(bucket Bucket, key string, value []byte) { b.put(bucket, key, value, false) }
 
-// PutNew sets a key that does not exist, so that a Delete before the commit leaves no trace.
+// PutNew sets a key that does not exist. A Delete before the commit then leaves no trace.
 func (b *Batch) PutNew(bucket Bucket, key string, value []byte) { b.put(bucket, key, value, true) }
 
 func (b *Batch) put(bucket Bucket, key string, value []byte, isNew bool) {
@@ -168,8 +168,8 @@ func (b *Batch) Drop(bucket Bucket) {
 	l.buckets[bucket] = &bucketLayer{dropped: true, entries: new(btree.Map[string, entry])}
 }
 
-// Failing reports whether the last commit has failed, so that what is put waits in memory, and
-// how much should wait there for one reader (S6).
+// Failing reports whether the last commit has failed. Changes then wait in memory. At most maxPendingBytes of them
+// should wait there for one reader (S6).
 func (b *Batch) Failing() (maxPendingBytes int64, failing bool) {
 	return b.db.opts.MaxPendingBytes, b.db.failingLocked()
 }
@@ -178,8 +178,9 @@ func (b *Batch) Failing() (maxPendingBytes int64, failing bool) {
 // because somebody waits for this batch to be durable.
 func (b *Batch) Urgent() { b.delay = b.db.opts.DurableDelay }
 
-// idleInterval is how long a batch that is idle may wait for a commit.
+// idleInterval is how long an idle batch may wait for a commit.
 const idleInterval = time.Minute
 
-// Idle lets the batch wait for a minute, or for an earlier commit, because little is lost with it.
+// Idle lets the batch wait for a minute, or for an earlier commit. It is for changes that a crash may undo at little
+// cost.
 func (b *Batch) Idle() { b.delay = max(idleInterval, b.db.opts.CommitInterval) }

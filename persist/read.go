@@ -22,7 +22,7 @@ type Item struct {
 // SizeBytes is about the length of the value. It reads nothing.
 func (it *Item) SizeBytes() int { return len(it.sealed) }
 
-// Payload lends the value for as long as the callback runs. It verifies the checksum of a value in the file.
+// Payload lends the value until the callback returns. It verifies the checksum of a value in the file.
 func (it *Item) Payload() ([]byte, error) {
 	if it.inMemory {
 		return unsealed(it.sealed), nil
@@ -53,8 +53,8 @@ func (db *DB) View(bucket Bucket, key string, fn func(*Item) error) (bool, error
 	return s.view(bucket, key, e, found, fn)
 }
 
-// beginRead begins a read transaction. It refuses one that is older than the last commit: where
-// the newer meta page is damaged, bbolt uses the older one.
+// beginRead begins a read transaction. It refuses a transaction that is older than the last commit: if the newer meta
+// page is damaged, bbolt uses the older one.
 func (db *DB) beginRead(b *handle, committed int) (*bolt.Tx, error) {
 	tx, err := b.Begin(false)
 	if err == nil && tx.ID() < committed {
@@ -63,7 +63,7 @@ func (db *DB) beginRead(b *handle, committed int) (*bolt.Tx, error) {
 	return tx, db.readError(b, Bucket{}, err)
 }
 
-// inMemoryLocked returns what is not in the file yet.
+// inMemoryLocked returns the entry of a key that is not in the file yet.
 func (db *DB) inMemoryLocked(bucket Bucket, key string) (e entry, found bool) {
 	if e, found = db.pending.lookup(bucket, key); !found {
 		e, found = db.flushing.lookup(bucket, key)

@@ -6,9 +6,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// readAhead has the kernel read a part of a file, of readAheadBytes at most, into the page
-// cache, and does not wait for that. bbolt has its map read at random (MADV_RANDOM), page by
-// page, which takes a disk far longer. It is advice: an error means no more than that.
+// readAhead asks the kernel to read a part of a file into the page cache, at most readAheadBytes. It does not wait for
+// that. bbolt advises random access to its mapping (MADV_RANDOM): the kernel would read page by page, which takes a
+// disk far longer. An error does no harm.
 func readAhead(f *os.File, at, bytes int64) {
 	_ = unix.Fadvise(int(f.Fd()), at, bytes, unix.FADV_WILLNEED)
 }

@@ -7,9 +7,8 @@ import (
 	bolt "go.etcd.io/bbolt"
 )
 
-// A Snapshot is the state of one space at one moment. Close it soon: until then
-// bbolt reuses no page that is freed, and no commit follows one that has failed. It is
-// not safe for concurrent use.
+// A Snapshot is the state of one space at one moment. Close it soon: until then bbolt reuses no freed page, and after a
+// failed commit no other commit is tried. It is not safe for concurrent use.
 type Snapshot struct {
 	db                *DB
 	space             string
@@ -17,9 +16,9 @@ type Snapshot struct {
 	bolt              *handle       // Nil without a file.
 	committed         int           // The last bbolt transaction whose commit had succeeded.
 	final             bool          // No commits follow, because the file is damaged.
-	users             *atomic.Int64 // Those of bolt that count this one.
+	users             *atomic.Int64 // The DB.users that counts this snapshot.
 	tx                *bolt.Tx
-	// The last bucket that was looked up, which takes longer than to find a key.
+	// The last bucket that was looked up: to find a bucket takes longer than to find a key.
 	lastName string
 	last     boltBucket
 }
@@ -38,7 +37,7 @@ func (db *DB) snapshot(space string, durable bool) (*Snapshot, error) {
 		inFile := durable && db.writesLocked() && db.countedTo <= db.durable
 		if !inFile {
 			flushing = db.flushing
-			// A durable one comes before pending, if that counts as durable only after what the file has next.
+			// A durable snapshot leaves pending out, unless pending counts as durable already.
 			if !durable || flushing == nil || db.countedTo > db.flushingTo {
 				pending = db.pending.copySpace(space)
 			}
@@ -57,8 +56,8 @@ func (db *DB) snapshot(space string, durable bool) (*Snapshot, error) {
 	}
 }
 
-// captureLocked begins a snapshot of which pending and flushing are in memory. If there is a file, the transaction has
-// to be begun next.
+// captureLocked begins a snapshot with the layers pending and flushing in memory. If there is a file, the caller begins
+// the transaction next.
 func (db *DB) captureLocked(space string, pending, flushing *layer) Snapshot {
 	s := Snapshot{db: db, space: space, pending: pending, flushing: flushing}
 	if !db.memoryOnly() {
@@ -68,11 +67,12 @@ func (db *DB) captureLocked(space string, pending, flushing *layer) Snapshot {
 	return s
 }
 
-// beginBelow begins the transaction below what is in memory, if there is a file. It returns false if the file is too new.
+// beginBelow begins the transaction below the layers in memory, if there is a file. It returns false if the file is too
+// new.
 func (s *Snapshot) beginBelow() (ok bool, err error) {
 	// begin may block in bbolt, so db.mu is not held, and commits may come
-	// first. A commit that wrote what this snapshot has in flushing does no
-	// harm: the same values hide it. Any other makes the file too new.
+	// first. A commit that wrote this snapshot's flushing does no harm: the
+	// same values hide it. Any other commit makes the file too new.
 	if err := s.begin(); err != nil {
 		return false, err
 	}
@@ -110,14 +110,13 @@ func (db *DB) Read(space string, fn func(*Snapshot) error) error {
 	return fn(s)
 }
 
-// DurableSnapshot captures a space as it is in the file, which is what would be
-// found after a crash. Where nothing can be written and more counts as durable than is in the file, see [DB.Durable], it
-// is the same as Snapshot, or, while the commit is being written that ends this, as that
-// leaves the file. So what one has seen, a later one sees, unless the file is damaged between
-// them. While a commit is being written it may wait for its end; while commits fail, it may return an error.
+// DurableSnapshot captures a space as it is in the file, and as a crash would leave it. While more counts as durable
+// than is in the file, see [DB.Durable], it returns what Snapshot returns. While the commit that ends the failure runs,
+// it returns the file after that commit. A later DurableSnapshot never sees less, unless the file is damaged in
+// between. It may wait for the end of a commit. While commits fail, it may return an error.
 func (db *DB) DurableSnapshot(space string) (*Snapshot, error) { return db.snapshot(space, true) }
 
-// beginDurable begins the transaction, and waits until what it sees is durable. It returns false if the file is damaged.
+// beginDurable begins the transaction, and waits until it is durable. It returns false if the file is damaged.
 func (s *Snapshot) beginDurable() (ok bool, err error) {
 	if err := s.begin(); err != nil {
 		return false, err
@@ -128,10 +127,9 @@ func (s *Snapshot) beginDurable() (ok bool, err error) {
 	return ok, err
 }
 
-// waitForCommit waits until a transaction that was seen in the file is durable. bbolt
-// shows a commit as soon as its meta page is written, which may be lost until the fsync
-// has returned; if the fsync fails, the commit stays visible. If it returns neither
-// durable nor an error, the file is only read from now on.
+// waitForCommit waits until a transaction that was seen in the file is durable. bbolt shows a commit as soon as its
+// meta page is written. Until the fsync has returned, that page may be lost. If the fsync fails, the commit stays
+// visible. If waitForCommit returns neither durable nor an error, the file is only read from now on.
 func (db *DB) waitForCommit(txID int) (durable bool, err error) {
 	db.mu.Lock()
 	defer db.mu.Unlock()
@@ -186,7 +184,7 @@ func (s *Snapshot) View(name, key string, fn func(*Item) error) (bool, error) {
 	return s.view(bucket, key, e, found, fn)
 }
 
-// view calls fn with what was found in memory, or is in the file.
+// view calls fn with the entry that was found in memory, or with the value in the file.
 func (s *Snapshot) view(bucket Bucket, key string, e entry, inMemory bool, fn func(*Item) error) (found bool, err error) {
 	switch {
 	case inMemory && e.sealed != nil:

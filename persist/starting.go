@@ -8,8 +8,8 @@ import (
 	"strconv"
 )
 
-// startingSuffix is that of the start marker, a file beside the cache file. It has the number of processes in a row that
-// have died while bbolt opened the file, and is there only meanwhile.
+// startingSuffix is the suffix of the start marker, a file beside the cache file. The marker exists while bbolt opens
+// the file. It has the number of processes in a row that have died meanwhile.
 const startingSuffix = ".starting"
 
 // maxStarts is how many processes may die over a file.
@@ -22,7 +22,7 @@ func (db *DB) starts() int {
 	return n
 }
 
-// markStart writes the start marker. Where it cannot, the file is opened all the same.
+// markStart writes the start marker. If it cannot, the file is opened all the same.
 func (db *DB) markStart(n int) {
 	if err := os.WriteFile(db.path+startingSuffix, []byte(strconv.Itoa(n)), 0o600); err != nil {
 		db.opts.Logger.Error(err, "Could not write the start marker", "path", db.path)

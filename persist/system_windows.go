@@ -8,8 +8,7 @@ import (
 // initialMapBytes is also the length that bbolt gives the file on Windows. Both grow.
 const initialMapBytes = 8 << 20
 
-// isNoDirectorySync: FlushFileBuffers wants a handle that can be written to, which
-// a directory's is not.
+// isNoDirectorySync is true on Windows: FlushFileBuffers wants a handle that can be written to. A directory's cannot.
 func isNoDirectorySync(error) bool { return true }
 
 func isDiskFull(err error) bool {

@@ -15,7 +15,7 @@ var ErrStopped = errors.New("queue: consumer is stopped")
 type Consumer struct {
 	q       *Log
 	p       *position // Guarded by q.mu.
-	durable bool      // It is given only durable deltas.
+	durable bool      // It gets only durable deltas.
 
 	wake        chan struct{} // Capacity 1: there may be more to read.
 	interrupted atomic.Bool
@@ -26,7 +26,8 @@ type Consumer struct {
 	buf []Delta
 }
 
-// A Next, or a Deletions, returns so many deltas at most, or reads so many bytes from disk, and one delta more.
+// One call of Next or Deletions returns at most deltasPerRead deltas. It stops after the delta with which it has read
+// more than maxReadBytes from disk.
 const (
 	deltasPerRead = 256
 	maxReadBytes  = 1 << 20
@@ -100,8 +101,8 @@ func (c *Consumer) ready() ([]Delta, error) {
 	return c.buf, nil
 }
 
-// Acknowledge moves the cursor behind deltas that Next has returned, the first of them: they were handled. After the
-// next commit not even a crash repeats them. It does not wait for the disk.
+// Acknowledge moves the cursor behind ds: these deltas were handled. ds are the first of those that Next has returned.
+// After the next commit not even a crash repeats them. It does not wait for the disk.
 func (c *Consumer) Acknowledge(ds []Delta) error {
 	if len(ds) == 0 {
 		return nil
@@ -145,7 +146,7 @@ func (q *Log) acknowledgeLocked(p *position, ds []Delta) {
 			p.bytes -= int64(ds[i].SizeBytes)
 		}
 	}
-	if p.StartsOver { // Too much waits since they were read.
+	if p.StartsOver { // Since they were read, too much was pending.
 		return
 	}
 	if p.from = p.Cursor; p.Cursor == q.head {
@@ -167,7 +168,7 @@ func (c *Consumer) Has(number uint64) bool {
 	return !c.p.StartsOver && c.p.Cursor >= number
 }
 
-// Behind returns what the consumer has still to acknowledge.
+// Behind returns the deltas that the consumer has still to acknowledge.
 func (c *Consumer) Behind() Backlog {
 	c.q.mu.Lock()
 	defer c.q.mu.Unlock()
@@ -201,8 +202,8 @@ func (c *Consumer) Interrupt() {
 // Stop makes Next and the other waiting methods return [ErrStopped]. Acknowledge still counts. Stop is idempotent.
 func (c *Consumer) Stop() { c.stop.Do(func() { close(c.stopped) }) }
 
-// Remove ends the consumer, once it has acknowledged what it will. Without a name it holds no deltas any more. A name
-// can have another consumer then, and holds them until [Log.Forget].
+// Remove ends the consumer. It is called after the last Acknowledge. A consumer without a name then holds no deltas any
+// more. A name can have another consumer then, and holds its deltas until [Log.Forget].
 func (c *Consumer) Remove() error {
 	c.Stop()
 	return c.update(func() {

@@ -13,7 +13,7 @@ import (
 
 // A Delta is one change, as handlers get it.
 type Delta struct {
-	// Number is that of the delta in its log. [Log.Append] gives them, one after the other.
+	// Number is the place of the delta in its log. [Log.Append] numbers deltas one after the other.
 	Number uint64
 	// Seq is the number of the write to the store.
 	Seq  uint64
@@ -22,14 +22,14 @@ type Delta struct {
 	// Old is the object before an update. New is the object after an addition
 	// or update, and the last known one of a deletion; it may be nil there.
 	Old, New any
-	// FinalStateUnknown marks a deletion that nobody saw, as of an object that a list
-	// lacks: New is the last known object, not the deleted one.
+	// FinalStateUnknown marks a deletion that nobody saw: a list lacks the object, for example. New is then the last
+	// known object, not the deleted one.
 	FinalStateUnknown bool
 	// Replaced marks the update of an object by one of another uid: Old was deleted, and New created, while nobody
 	// watched. Durable handlers get OnDelete and OnAdd, plain ones OnUpdate, as in client-go. Old is nil where it
 	// could not be read.
 	Replaced bool
-	// NewRecord and OldRecord, if set, are the records of New and Old, so that those need not be encoded. The delta takes
+	// NewRecord and OldRecord are the records of New and Old. Without them New and Old are encoded. The delta takes
 	// over OldRecord, with the capacity behind it.
 	NewRecord, OldRecord []byte
 	// SizeBytes estimates the encoded size of Old and New together.
@@ -42,13 +42,13 @@ type Delta struct {
 
 // Object returns the argument for OnDelete.
 func (d *Delta) Object() any {
-	if d.FinalStateUnknown || d.New == nil { // Of which the last state is not known, or of another Go type.
+	if d.FinalStateUnknown || d.New == nil { // New is nil if it is not known or of another Go type.
 		return cache.DeletedFinalStateUnknown{Key: d.Key, Obj: d.New}
 	}
 	return d.New
 }
 
-// Deletion returns the deletion that a delta has, also that of a replaced object, and whether it has one.
+// Deletion returns the deletion in a delta, and whether there is one. A replaced object is a deletion, too.
 func (d *Delta) Deletion() (Delta, bool) {
 	if d.Replaced {
 		gone := Delta{Number: d.Number, Seq: d.Seq, Type: cache.Deleted, Key: d.Key, New: d.Old, FinalStateUnknown: true}
@@ -76,7 +76,7 @@ func deltaKey(number uint64, deletes bool) string {
 	return string(b[:])
 }
 
-// keyAfter is where the keys begin of the deltas behind a number.
+// keyAfter returns the first possible key of the deltas behind a number.
 func keyAfter(number uint64) string { return deltaKey(number+1, true) }
 
 func parseDeltaKey(key string) (number uint64, deletes bool, err error) {
@@ -93,12 +93,12 @@ const (
 	flagReplaced
 )
 
-// encode returns what is stored of a delta:
+// encode returns the stored form of a delta:
 //
 //	old record  new record  flags  seq  len type  type  len key  key  len old record  length of all from flags on
 //
-// It begins with the old record, so that the rest is appended in the room behind that, without a copy. All numbers are
-// uvarints but the last, which is four bytes, big-endian. An object that can no longer be encoded is left out.
+// It begins with the old record: the rest is appended in the room behind it, without a copy. All numbers are uvarints,
+// except the last: it is four bytes, big-endian. An object that can no longer be encoded is left out.
 func (d *Delta) encode() []byte {
 	b, now := recordOf(d.Old, d.OldRecord), recordOf(d.New, d.NewRecord)
 	flags, before := byte(0), len(b)
@@ -124,7 +124,7 @@ func (d *Delta) encode() []byte {
 	return binary.BigEndian.AppendUint32(b, uint32(len(b)-at))
 }
 
-// RecordRoom is how much room behind [Delta.OldRecord] saves a copy, beside that for the other record and the key.
+// RecordRoom is the room behind [Delta.OldRecord] that saves a copy, beside the room for the other record and the key.
 const RecordRoom = 64
 
 func recordOf(obj any, known []byte) []byte {
@@ -195,7 +195,7 @@ func parseDelta(p []byte, newObject func() any) (d Delta, err error) {
 	return d, err
 }
 
-// newObject returns the New of a delta. That of a deletion may be left out.
+// newObject returns the New of a delta. A deletion may have none.
 func (d *Delta) newObject(obj any, err error) (any, error) {
 	if d.Type == cache.Deleted {
 		return lastKnown(obj, err)

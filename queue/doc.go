@@ -4,9 +4,9 @@
 //
 // It keeps these invariants (docs/design/README.md, "Invariants"):
 //
-//   - D2: no delta is removed before every consumer has acknowledged it, and a durable
-//     consumer is given only deltas that are durable.
-//   - D3: a consumer to which the past cannot be given starts over.
+//   - D2: no delta is removed before every consumer has acknowledged it. A durable
+//     consumer gets only durable deltas.
+//   - D3: a consumer whose pending deltas are lost or too many starts over.
 //   - D6: the memory and the disk that the log uses are bounded, whatever a consumer does.
 //     Deltas older than the tail are read from disk.
 package queue

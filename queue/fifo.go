@@ -28,8 +28,8 @@ type DeltaFIFO struct {
 	log      *Log
 	consumer *Consumer
 	pop      chan struct{} // Capacity 1: full while an item is waited for, or processed.
-	ready    []Delta       // Of who has filled pop.
-	queueing sync.Mutex    // One queues at a time.
+	ready    []Delta       // Only the goroutine that has filled pop uses it.
+	queueing sync.Mutex    // One goroutine queues at a time.
 
 	initial  atomic.Uint64 // Number of the last item that Pop must process before the queue has synced.
 	synced   chan struct{}
@@ -62,7 +62,7 @@ func NewDeltaFIFO(o DeltaFIFOOptions) (*DeltaFIFO, error) {
 	return q, err
 }
 
-// startOver skips what is lost: Replace queues it again.
+// startOver skips the lost items: Replace queues them again.
 func (q *DeltaFIFO) startOver() error {
 	return errors.Join(q.consumer.BeginList(), q.consumer.EndList())
 }
@@ -118,9 +118,8 @@ func (q *DeltaFIFO) push(ds ...Delta) error {
 	return err
 }
 
-// Replace implements [cache.Queue]. It queues a delta Deleted for each object that is
-// known, or waits in the queue, and is not in list, and then a delta Replaced for each
-// object in list. It does not use the resourceVersion.
+// Replace implements [cache.Queue]. It queues a delta Deleted for each object that list lacks, if the object is known
+// or waits in the queue. Then it queues a delta Replaced for each object in list. It does not use the resourceVersion.
 func (q *DeltaFIFO) Replace(list []any, _ string) error {
 	q.queueing.Lock()
 	defer q.queueing.Unlock()
@@ -148,8 +147,9 @@ func (q *DeltaFIFO) Replace(list []any, _ string) error {
 	return nil
 }
 
-// believed returns the objects that Pop's caller will know once it has popped all that waits, by key, nil for those that it
-// does not find, and the keys of what waits. Pop may go on meanwhile: what waits is read first, so that nothing is missed.
+// believed returns two things: the objects that Pop's caller will know once it has popped all waiting items, by key,
+// and the keys of the waiting items. An object is nil if KnownObjects does not find it. Pop may go on meanwhile. The
+// waiting items are read first, so that nothing is missed.
 func (q *DeltaFIFO) believed() (objects map[string]any, waits sets.Set[string], err error) {
 	objects, waits = map[string]any{}, sets.New[string]()
 	err = q.log.db.Read(q.log.deltas.Space, func(s *persist.Snapshot) error {
@@ -231,7 +231,7 @@ func (q *DeltaFIFO) Pop(process cache.PopProcessFunc) (any, error) {
 	return deltas, err
 }
 
-// populate notes that the queue has its initial items, up to a number, unless it had.
+// populate notes that the queue has its initial items, up to a number. Only the first call counts.
 func (q *DeltaFIFO) populate(last uint64) {
 	q.initial.CompareAndSwap(noInitial, last)
 	q.checkSynced() // Pop may have processed them.

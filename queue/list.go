@@ -7,16 +7,16 @@ import (
 	"github.com/warmwatch/warmwatch/persist"
 )
 
-// A list is what is known of the last initial list of a position. Only the goroutine of the consumer uses it.
+// A list describes the last initial list of a position. Only the goroutine of the consumer uses it.
 type list struct {
 	begun  uint64 // The number of the last delta when it began.
 	isNew  bool   // The handler knew nothing when it began.
 	ranges []listedRange
-	before []listedRange // Of the list before: the deletions that it covers were given with it.
-	upTo   uint64        // The greatest Seq of them.
+	before []listedRange // The ranges of the list before. The deletions that they cover were delivered with it.
+	upTo   uint64        // The greatest Seq of ranges.
 }
 
-// A listedRange has the keys from the To of the range before up to, but without, its own To, as of the write Seq.
+// A listedRange has the keys from the previous range's to, up to but without its own to, as of the write seq.
 type listedRange struct {
 	to   string
 	last bool // The range has no end; to is not used.
@@ -32,18 +32,18 @@ func (c *Consumer) StartsOver() bool {
 
 // BeginList begins an initial list:
 //
-//  1. [Consumer.Deletions] gives the deletions that wait.
-//  2. For each range of keys, in order: deletions of keys in it that came before the range was read are given, then its
+//  1. [Consumer.Deletions] returns the pending deletions.
+//  2. For each range of keys, in order: the deletions in it that came before the range was read are delivered, then its
 //     objects. [Consumer.Listed] notes as of which write.
-//  3. [Consumer.EndList]. From then on Next returns the deltas since BeginList. Those that [Consumer.Covers] were
-//     given with the list.
+//  3. [Consumer.EndList]. From then on Next returns the deltas since BeginList. If [Consumer.Covers] is true for a delta,
+//     the list has already delivered it.
 //
 // The cursor stays where it is until EndList, so that a crash repeats the list. For a durable consumer BeginList waits
 // until all that was applied is durable. The error is [ErrStopped].
 func (c *Consumer) BeginList() error {
 	q := c.q
 	q.mu.Lock()
-	// What is appended, and not published yet, is seen by whoever reads the store behind its batch.
+	// A delta that is appended and not published yet is in the store for everybody who reads after its batch.
 	c.p.list = list{begun: q.appended, isNew: c.p.isNew, before: c.p.list.ranges}
 	if c.p.isNew {
 		c.p.isNew, c.p.Cursor = false, q.appended
@@ -56,8 +56,8 @@ func (c *Consumer) BeginList() error {
 	return nil
 }
 
-// Deletions returns deletions behind a number and up to another one, some at a time. A handler that is new gets none.
-// A deletion that cannot be read is left out.
+// Deletions returns the deletions behind after, up to upTo, some at a time. A new handler gets none. A deletion that
+// cannot be read is left out.
 func (c *Consumer) Deletions(after, upTo uint64) (ds []Delta, err error) {
 	if c.p.list.isNew {
 		return nil, nil
@@ -86,7 +86,7 @@ func (c *Consumer) Deletions(after, upTo uint64) (ds []Delta, err error) {
 		case err != nil:
 			q.onCorrupt(err)
 			q.logger.Error(err, "Could not read a deletion, leaving it out", "number", number)
-		case found && !covers(c.p.list.before, &d): // Else it was dropped meanwhile, or given.
+		case found && !covers(c.p.list.before, &d): // Otherwise it was dropped meanwhile, or delivered with the list before.
 			gone, _ := d.Deletion()
 			ds, size = append(ds, gone), size+d.SizeBytes
 		}
@@ -100,7 +100,8 @@ func (c *Consumer) Deletions(after, upTo uint64) (ds []Delta, err error) {
 // ListBegun returns the number of the last delta when the list began.
 func (c *Consumer) ListBegun() uint64 { return c.p.list.begun }
 
-// Listed notes that the next range of the list, which ends before to, or has no end, was given as of the write seq.
+// Listed notes that the next range of the list was delivered as of the write seq. The range ends before to, or has no
+// end if last.
 func (c *Consumer) Listed(to string, last bool, seq uint64) {
 	c.p.list.ranges = append(c.p.list.ranges, listedRange{to, last, seq})
 	c.p.list.upTo = max(c.p.list.upTo, seq)
@@ -119,7 +120,8 @@ func (c *Consumer) EndList() error {
 	})
 }
 
-// Covers reports whether the initial list has given what a delta says, and forgets the list once that cannot be.
+// Covers reports whether the initial list has already delivered a delta's change. It forgets the list once a delta is
+// newer than all of it.
 func (c *Consumer) Covers(d *Delta) bool {
 	if d.Seq > c.p.list.upTo {
 		c.p.list = list{}

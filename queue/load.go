@@ -8,7 +8,7 @@ import (
 	"github.com/warmwatch/warmwatch/persist"
 )
 
-// load reads what an earlier process has stored, and removes what nobody needs.
+// load reads the deltas and positions of an earlier process, and removes the deltas that nobody needs.
 func (q *Log) load() error {
 	var garbage []string
 	err := q.db.Read(q.deltas.Space, func(s *persist.Snapshot) error {
@@ -56,8 +56,8 @@ func (q *Log) loadHandlers(s *persist.Snapshot) error {
 	})
 }
 
-// loadDeltas finds the deltas up to last, if that is known. What else there is, is garbage. That one is missing is found
-// when it is read.
+// loadDeltas finds the deltas up to last, if that is known. All other keys are garbage. A missing delta is found when
+// it is to be read.
 func (q *Log) loadDeltas(s *persist.Snapshot, last uint64, known bool) (garbage []string, err error) {
 	st := &q.stored
 	st.first, st.last = 1, 0
@@ -83,7 +83,7 @@ func (q *Log) loadDeltas(s *persist.Snapshot, last uint64, known bool) (garbage 
 	return garbage, err
 }
 
-// checkPositions has all start over if it is not known which delta is the last.
+// checkPositions makes all handlers start over if the number of the last delta is not known.
 func (q *Log) checkPositions(known bool) {
 	for _, p := range q.names {
 		if !p.StartsOver && !known {
@@ -118,7 +118,7 @@ func (q *Log) corrupt(err error, what string, name string) {
 	q.logger.Error(err, what, "handler", name)
 }
 
-// removeUnneeded removes what nobody needs, and garbage.
+// removeUnneeded removes the deltas that nobody needs, and garbage.
 func (q *Log) removeUnneeded(garbage []string) error {
 	s := &q.stored
 	if len(q.names) == 0 && (s.first <= s.last || len(garbage) > 0) {

@@ -28,8 +28,7 @@ var (
 	// ErrInUse is returned for a name that has a consumer already.
 	ErrInUse = persist.ErrInUse
 
-	// ErrStartOver is returned by [Consumer.Next] where the consumer has to start over first, see
-	// [Consumer.BeginList].
+	// ErrStartOver is returned by [Consumer.Next] if the consumer has to start over first, see [Consumer.BeginList].
 	ErrStartOver = errors.New("queue: the consumer starts over")
 )
 
@@ -41,11 +40,9 @@ type Options struct {
 	// NewObject returns an empty object of the type in the deltas. Not needed
 	// for unstructured objects.
 	NewObject func() any
-	// TailBytes of recent deltas are kept in memory. Default 16 MiB. Those that
-	// wait to be durable should fit.
+	// TailBytes of recent deltas are kept in memory. Default 16 MiB. The deltas that are not durable yet should fit.
 	TailBytes int
-	// MaxBacklogBytes is how much is kept for a consumer that is behind, before it starts over. Default
-	// 256 MiB; negative: everything.
+	// MaxBacklogBytes is how much is kept for a consumer before it starts over. Default 256 MiB; negative: everything.
 	MaxBacklogBytes int64
 	// OnCorrupt is called for all damage, such as an unreadable delta. By default damage is logged.
 	OnCorrupt func(error)
@@ -59,13 +56,13 @@ type Options struct {
 //	Publish (after it)  ──► tail in memory ──►     has acknowledged
 //	                              consumers, each at its own position
 //
-// A delta is appended in the batch that has the change itself, and published when that batch is visible. It is
-// stored at once if somebody must get it after a crash, which is if there is a name, and else when it leaves the tail
-// before all consumers have acknowledged it. An acknowledgement is a batch, too: it stores the cursor, and removes
-// what nobody needs any more.
+// A delta is appended in the batch that has the change itself, and published when that batch is visible. While a name
+// exists, each delta is stored at once. Otherwise it is stored when it leaves the tail and a consumer still needs it.
+// An acknowledgement is a batch, too: it stores the cursor, and removes the deltas that nobody needs any more.
 //
-// A name is stored, with its position, which holds deltas even while it has no consumer. A stored position is sound if
-// all deltas behind its cursor are there; else the consumer starts over. A consumer without a name ends with the process.
+// A name is stored with its position. The position holds deltas even while the name has no consumer. A stored position
+// is sound if all deltas behind its cursor are there. Otherwise the consumer starts over. A consumer without a name
+// ends with the process.
 //
 // Append and Publish are for one goroutine; all other methods are safe for concurrent use. Locks: the DB's lock is
 // taken before mu, never while mu is held.
@@ -83,17 +80,18 @@ type Log struct {
 
 	mu        sync.Mutex
 	appended  uint64 // Number of the last delta.
-	head      uint64 // That of the last published one.
+	head      uint64 // Number of the last published delta.
 	tail      tail
 	stored    stored
 	positions map[*position]struct{}
-	names     map[string]*position // Those of positions that have a name.
+	names     map[string]*position // The positions that have a name, by key.
 }
 
 // stored says which deltas the DB has.
 type stored struct {
-	first, last uint64   // None that is no deletion is below first, none is above last. Last is below first if there is none.
-	deletions   []uint64 // The numbers of those that have a deletion.
+	// Below first only deletions are stored. Above last nothing is stored. last is below first if nothing is stored.
+	first, last uint64
+	deletions   []uint64 // The numbers of the stored deltas with a deletion.
 }
 
 func (s *stored) isDeletion(number uint64) bool {
@@ -138,16 +136,16 @@ func NewLog(o Options) (*Log, error) {
 }
 
 // Encode encodes deltas that Append will store, see [Log.Stores]. It is called before their batch, because Append runs
-// under the DB's lock. What leaves the tail because a handler hangs is encoded there: MarshalJSON of a type must not read
-// the store.
+// under the DB's lock. A delta that leaves the tail because a handler hangs is encoded under that lock: MarshalJSON of
+// a type must not read the store.
 func (q *Log) Encode(deltas []Delta) {
 	for i := range deltas {
 		deltas[i].encoded = deltas[i].encode()
 	}
 }
 
-// Append numbers deltas, and puts those that have to be stored into b, the batch of the changes themselves. It also
-// stores what leaves the tail. The batch is urgent if somebody waits for it to be durable.
+// Append numbers deltas. If they have to be stored, it puts them into b, the batch of the changes themselves. It also
+// stores deltas that leave the tail. The batch is urgent if somebody waits for it to be durable.
 func (q *Log) Append(b *persist.Batch, deltas []Delta) {
 	if len(deltas) == 0 {
 		return
@@ -160,7 +158,7 @@ func (q *Log) Append(b *persist.Batch, deltas []Delta) {
 		deltas[i].Number = q.appended
 		q.countLocked(b, &deltas[i])
 	}
-	if q.storesLocked() { // Also because somebody starts over now.
+	if q.storesLocked() { // Also if countLocked has made somebody start over.
 		for i := range deltas {
 			q.storeLocked(b, &deltas[i])
 		}
@@ -181,7 +179,7 @@ func (q *Log) storesLocked() bool {
 	return false
 }
 
-// waitsLocked reports whether there is a consumer that gets only what is durable.
+// waitsLocked reports whether there is a consumer that gets only durable deltas.
 func (q *Log) waitsLocked() bool {
 	for _, p := range q.names {
 		if p.consumer != nil && p.consumer.durable {
@@ -198,8 +196,8 @@ func (q *Log) Stores() bool {
 	return q.storesLocked()
 }
 
-// HasKnown reports whether there is a name whose handler has all that was before its cursor, and must get
-// every change.
+// HasKnown reports whether there is a name whose handler does not start over: it knows all changes up to its cursor,
+// and must get every later one.
 func (q *Log) HasKnown() bool {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -219,7 +217,7 @@ func (q *Log) storeLocked(b *persist.Batch, d *Delta) {
 	b.PutNew(q.deltas, deltaKey(d.Number, d.deletes()), d.encoded)
 	d.encoded = nil
 	s := &q.stored
-	if s.last < s.first { // There was none.
+	if s.last < s.first { // Nothing was stored.
 		s.first = d.Number
 	}
 	s.first, s.last = min(s.first, d.Number), max(s.last, d.Number) // What leaves the tail may come late.
@@ -237,7 +235,7 @@ func (q *Log) putLastLocked(b *persist.Batch, number uint64) {
 // maxTrim bounds what one batch removes.
 const maxTrim = 4096
 
-// trimLocked removes what nobody needs any more: some of it, if there is much.
+// trimLocked removes deltas that nobody needs any more, at most about maxTrim of them.
 func (q *Log) trimLocked(b *persist.Batch) {
 	all, deletions := q.neededLocked()
 	s, left := &q.stored, maxTrim
@@ -310,7 +308,7 @@ func (q *Log) Head() uint64 {
 	return q.head
 }
 
-// behindLocked returns how many deltas wait for a position.
+// behindLocked returns how many deltas are pending for a position.
 func (q *Log) behindLocked(p *position) int {
 	switch {
 	case p.from != never:
@@ -321,7 +319,7 @@ func (q *Log) behindLocked(p *position) int {
 	return 0
 }
 
-// Absent returns how many deltas, of about how many bytes, wait for each name of a kind that has no consumer.
+// Absent returns the backlog of each name of a kind that has no consumer.
 func (q *Log) Absent(kind Kind) map[string]Backlog {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -334,7 +332,7 @@ func (q *Log) Absent(kind Kind) map[string]Backlog {
 	return absent
 }
 
-// A Backlog is what waits for a handler.
+// A Backlog counts the deltas that are pending for a handler.
 type Backlog struct {
 	Deltas int
 	Bytes  int64 // About how long they are.
@@ -347,8 +345,8 @@ func (q *Log) backlogLocked(p *position) Backlog {
 	return Backlog{}
 }
 
-// StartOver has the handlers of those names start over that which accepts, given the key of the name and how many deltas
-// wait for it. It is called before the names have consumers.
+// StartOver calls which for each name, with its key and how many deltas are pending for it. If which returns true, the
+// handler starts over. StartOver is called before the names have consumers.
 func (q *Log) StartOver(which func(key string, waiting int) bool) error {
 	_, err := q.db.Update(func(b *persist.Batch) {
 		q.mu.Lock()
@@ -362,7 +360,7 @@ func (q *Log) StartOver(which func(key string, waiting int) bool) error {
 	return err
 }
 
-// Forget removes a name that will not be used again, of both kinds, so that it holds no deltas any more. The error wraps
+// Forget removes a name of both kinds that will not be used again. It holds no deltas any more. The error wraps
 // [ErrInUse] if the name has a consumer now, and is persist.ErrClosed if the DB is closed.
 func (q *Log) Forget(name string) (err error) {
 	_, updateErr := q.db.Update(func(b *persist.Batch) {
@@ -385,7 +383,7 @@ func (q *Log) Forget(name string) (err error) {
 	return errors.Join(err, updateErr)
 }
 
-// Stop ends all consumers. What the durable ones did not acknowledge stays in the log.
+// Stop ends all consumers. Pending deltas of names stay in the log.
 func (q *Log) Stop() {
 	q.mu.Lock()
 	defer q.mu.Unlock()

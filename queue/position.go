@@ -10,7 +10,7 @@ import (
 	"github.com/warmwatch/warmwatch/persist"
 )
 
-// A Kind is one of those who have names: handlers and reconcilers may have the same.
+// A Kind says whether a name belongs to a handler or a reconciler. A handler and a reconciler may have the same name.
 type Kind string
 
 // The kinds.
@@ -18,22 +18,23 @@ const (
 	Handlers    Kind = "handler"
 	Reconcilers Kind = "reconciler"
 
-	fifos Kind = "fifo" // The one of Pop.
+	fifos Kind = "fifo" // For the consumer of a DeltaFIFO.
 )
 
-// Key is under what a name is stored.
+// Key returns the key that a name is stored under.
 func (k Kind) Key(name string) string { return string(k) + "/" + name }
 
 func (k Kind) cut(key string) (name string, ok bool) { return strings.CutPrefix(key, string(k)+"/") }
 
-// handled is what is stored of a name.
+// handled is the stored part of a position.
 type handled struct {
 	// Cursor: all deltas up to it are acknowledged.
 	Cursor uint64 `json:"cursor"`
-	// StartsOver: the handler gets the deletions behind the cursor, and all objects, before anything else.
+	// StartsOver: the handler first gets the deletions behind the cursor and all objects.
 	StartsOver bool   `json:"startsOver,omitempty"`
 	Epoch      string `json:"epoch,omitempty"`
-	// Panics says, for the key of an object, in how many processes its handler has panicked on it. It is replaced, not changed.
+	// Panics says in how many processes the handler has panicked on an object, by key. The map is replaced, not
+	// changed.
 	Panics map[string]int `json:"panics,omitempty"`
 }
 
@@ -42,13 +43,13 @@ type position struct {
 	handled
 	name     string    // Its key in the DB. Empty: it is not stored.
 	consumer *Consumer // Nil: the name has none now.
-	// from is the number behind which all deltas are needed. It is the cursor, or during an initial list where that
-	// began, or never before it.
+	// from is the number behind which all deltas are needed. It is normally the cursor. During an initial list it is
+	// the list's beginning. Before the list it is never.
 	from  uint64
-	isNew bool  // The handler knows nothing that could be deleted.
+	isNew bool  // The handler knows no object yet.
 	again bool  // During an initial list: another one follows.
-	bytes int64 // About how long the deltas are that wait.
-	// unwritten is how many of these bytes wait in memory because commits fail.
+	bytes int64 // About how long the pending deltas are.
+	// unwritten is how many of these bytes stay in memory because commits fail.
 	unwritten int64
 	list      list
 }
@@ -65,7 +66,7 @@ func (q *Log) putLocked(b *persist.Batch, p *position) {
 	}
 }
 
-// startOverLocked has a handler start over, or if it does so already, once more.
+// startOverLocked makes a handler start over, or start over once more.
 func (q *Log) startOverLocked(b *persist.Batch, p *position) {
 	if p.from != never {
 		for i := range q.tail.deltas { // Its deletions are read from the DB.
@@ -82,9 +83,9 @@ func (q *Log) startOverLocked(b *persist.Batch, p *position) {
 	q.putLocked(b, p)
 }
 
-// countLocked adds a delta to what waits for each handler. Over MaxBacklogBytes, and while commits fail over
-// MaxPendingBytes in memory, the handler starts over, which drops its updates. If its deletions alone are over half of
-// MaxBacklogBytes then, the older half of them is dropped.
+// countLocked adds a delta to the backlog of each handler. A handler starts over, which drops its pending updates, if
+// its backlog is over MaxBacklogBytes, or, while commits fail, over MaxPendingBytes in memory. If its deletions alone
+// are still over half of MaxBacklogBytes, the older half of them is dropped.
 func (q *Log) countLocked(b *persist.Batch, d *Delta) {
 	maxInMemory, failing := b.Failing()
 	for p := range q.positions {
@@ -124,9 +125,9 @@ func (q *Log) Plain() *Consumer {
 	return q.consumeLocked(p, false)
 }
 
-// Durable adds the consumer of a name, which gets only what is durable. A name that is new, or has another epoch,
-// starts over. The error wraps [ErrInUse] while the name has a consumer. The name is in the file before the consumer's
-// initial list begins.
+// Durable adds the consumer of a name. It gets only durable deltas. A name that is new, or has another epoch, starts
+// over. The error wraps [ErrInUse] while the name has a consumer. The name is in the file before the consumer's initial
+// list begins.
 func (q *Log) Durable(kind Kind, name, epoch string) (*Consumer, error) {
 	return q.named(kind, name, epoch, true)
 }
@@ -179,8 +180,7 @@ func (q *Log) consumeLocked(p *position, durable bool) *Consumer {
 	return p.consumer
 }
 
-// NotePanic notes durably that the handler has panicked when it was called for an object, and
-// returns in how many processes it has.
+// NotePanic notes durably that the handler has panicked on an object. It returns in how many processes it has done so.
 func (c *Consumer) NotePanic(key string) (count int, err error) {
 	err = c.changePanics(func(panics map[string]int) {
 		panics[key]++
@@ -202,8 +202,8 @@ func (c *Consumer) Panics(key string) int {
 	return c.p.Panics[key]
 }
 
-// Returned notes that the handler has returned from a callback for an object, so that
-// panics that came before do not count any more.
+// Returned notes that the handler has returned from a callback for an object: earlier panics on it do not count any
+// more.
 func (c *Consumer) Returned(key string) error {
 	if c.Panics(key) == 0 {
 		return nil

@@ -7,8 +7,8 @@ import (
 	"github.com/warmwatch/warmwatch/persist"
 )
 
-// readStored returns deltas behind a number from the DB, up to a limit. For a durable consumer there may be none yet.
-// If the first of them is lost, the consumer starts over.
+// readStored returns the deltas behind at, up to limit, from the DB. For a durable consumer there may be none yet. If
+// the first delta is lost, the consumer starts over.
 func (c *Consumer) readStored(at, limit uint64) ([]Delta, error) {
 	q, snapshot := c.q, c.q.db.Snapshot
 	if c.durable {
@@ -47,7 +47,8 @@ func (c *Consumer) readStored(at, limit uint64) ([]Delta, error) {
 	return c.buf, nil
 }
 
-// lost has the consumer start over, because a delta is lost, unless it was stopped: then the delta may have been removed.
+// lost makes the consumer start over because a delta is lost. It does nothing if the consumer was stopped: then the
+// delta may have been removed.
 func (c *Consumer) lost(number uint64, err error) error {
 	q := c.q
 	select {
@@ -59,7 +60,7 @@ func (c *Consumer) lost(number uint64, err error) error {
 	_, updateErr := q.db.Update(func(b *persist.Batch) {
 		q.mu.Lock()
 		defer q.mu.Unlock()
-		if dropped = c.p.StartsOver; !dropped { // Else too much waited since ready looked.
+		if dropped = c.p.StartsOver; !dropped { // Otherwise too much was pending since ready looked.
 			q.startOverLocked(b, c.p)
 		}
 	})
@@ -92,7 +93,7 @@ func (q *Log) lastStored(s *persist.Snapshot) (last uint64, found bool, err erro
 	return last, found, err
 }
 
-// readDelta reads a delta. Objects of another Go type, which another transform has stored, are left out of a deletion.
+// readDelta reads a delta. A deletion comes without its object if another transform has stored another Go type.
 func (q *Log) readDelta(number uint64, it *persist.Item) (d Delta, err error) {
 	payload, err := it.Payload()
 	if err == nil {

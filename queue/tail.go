@@ -5,14 +5,14 @@ import "github.com/warmwatch/warmwatch/persist"
 // A tail has the recent deltas.
 type tail struct {
 	deltas []Delta // Oldest first. Their numbers begin behind base.
-	array  []Delta // Empty; begins where the array behind deltas does.
+	array  []Delta // Empty. It begins where the array behind deltas begins.
 	bytes  int
 	base   uint64
-	// leaving is the number up to which Append has stored what Publish drops.
+	// leaving is the number up to which the next Publish drops deltas. Append has stored the needed ones.
 	leaving uint64
 }
 
-// idleDeltas is for how many deltas a tail keeps memory that it hardly uses.
+// idleDeltas is how many deltas of hardly used memory a tail keeps.
 const idleDeltas = 1024
 
 // push appends a delta. If the array behind the tail is full, but its first half is free, the tail is moved there first.
@@ -50,8 +50,8 @@ func (t *tail) after(number uint64) []Delta {
 	return t.deltas[min(number-t.base, uint64(len(t.deltas))):]
 }
 
-// leaveLocked decides what leaves the tail: what all have read that read there, and what does not fit. It stores what
-// others have still to read.
+// leaveLocked decides which deltas leave the tail: those that every reader of the tail has read, and those that do not
+// fit. It stores them if somebody has still to read them.
 func (q *Log) leaveLocked(b *persist.Batch) {
 	t, bytes := &q.tail, q.tail.bytes
 	read, needed := q.readLocked()
@@ -68,8 +68,7 @@ func (q *Log) leaveLocked(b *persist.Batch) {
 	}
 }
 
-// readLocked returns the numbers up to which those have read who read from the tail, and up to which nobody
-// needs a delta.
+// readLocked returns two numbers. read is how far every reader of the tail has read. Up to needed nobody needs a delta.
 func (q *Log) readLocked() (read, needed uint64) {
 	read, needed = q.head, q.head
 	for p := range q.positions {
@@ -80,8 +79,8 @@ func (q *Log) readLocked() (read, needed uint64) {
 	return read, needed
 }
 
-// dropReadLocked drops from the tail what nobody will read there, as far as it needs not be stored first. Outside of a
-// batch it drops only what nobody needs: what is stored may be in a batch that cannot be read yet.
+// dropReadLocked drops deltas that nobody will read from the tail, up to the first one that must be stored before.
+// Outside of a batch it drops only deltas that nobody needs: a stored one may be in a batch that cannot be read yet.
 func (q *Log) dropReadLocked(inBatch bool) {
 	for p := range q.positions { // There may be very many.
 		if p.from == q.tail.base || !inBatch && p.from < q.tail.base {

@@ -49,8 +49,7 @@ func (r *relist) applyLocked(rv string) error {
 	})
 }
 
-// batch collects the deltas of changes that are staged in w, and commits when there are
-// enough of them.
+// batch collects the deltas of changes that are staged in w, and writes them when there are enough.
 type batch struct {
 	r     *relist
 	rv    string // The list's resourceVersion.
@@ -59,14 +58,14 @@ type batch struct {
 	bytes int
 }
 
-// inBatches calls fn with a batch, and commits what fn leaves in it. Its caller holds Sink.mu.
+// inBatches calls fn with a batch, and writes what fn leaves in it. Its caller holds Sink.mu.
 func (r *relist) inBatches(rv string, fn func(*batch) error) error {
 	b := &batch{r: r, rv: rv, w: r.k.writer()}
 	defer b.w.Close()
 	if err := fn(b); err != nil {
 		return err
 	}
-	return b.commit()
+	return b.write()
 }
 
 func (b *batch) add(d queue.Delta) error {
@@ -74,18 +73,18 @@ func (b *batch) add(d queue.Delta) error {
 	if b.bytes += d.SizeBytes; len(b.ds) < relistItems && b.bytes < b.r.k.batchBytes {
 		return nil
 	}
-	return b.commit()
+	return b.write()
 }
 
-// commit applies a chunk. The checkpoint keeps its resourceVersion, says that a relist is
+// write applies a chunk. The checkpoint keeps its resourceVersion, says that a relist is
 // being applied, and names the version of the list.
-func (b *batch) commit() error {
+func (b *batch) write() error {
 	if len(b.ds) == 0 {
 		return nil
 	}
 	k, ds := b.r.k, b.ds
 	if k.filling {
-		ds = nil // No handler was told of these objects.
+		ds = nil // No handler knows these objects.
 	} else {
 		k.trusted = false
 		k.record.State, k.record.HighestVersion = checkpoint.StateRefreshing, b.rv

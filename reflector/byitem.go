@@ -14,8 +14,8 @@ import (
 	"github.com/warmwatch/warmwatch/internal/request"
 )
 
-// byItem compares the store with a list of all objects, which is read item by item from the
-// answer of the server. Objects of which the store has just these bytes are not decoded.
+// byItem compares the store with a list of all objects, which it reads item by item from the server's answer. An object
+// is not decoded if the store has the same bytes.
 func (r *Resumer) byItem(ctx context.Context, rv string, how Relisting) (string, bool, error) {
 	if !r.streams || r.cuts > 1 { // The client may allow less time for its request than all pages take.
 		return "", false, errNotThisWay
@@ -45,7 +45,7 @@ func (r *Resumer) byItem(ctx context.Context, rv string, how Relisting) (string,
 	})
 }
 
-// streamOptions are those of a watch that begins with all objects (KEP-3157).
+// streamOptions are the options of a watch that begins with all objects (KEP-3157).
 func streamOptions(rv string) metav1.ListOptions {
 	if rv == anyVersion {
 		rv = "" // client-go streams the newest state, too.
@@ -86,7 +86,7 @@ func (r *Resumer) readItems(ctx context.Context, w watch.Interface, relist *reli
 	}
 }
 
-// byItemError decides which errors another form of the list would have, too.
+// byItemError adds errNotThisWay to an error that another form of the list may not have.
 func byItemError(err error) error {
 	if err == nil || errors.Is(err, request.ErrNoAnswer) || isCut(err) || isExpired(err) || isTooLarge(err) || apierrors.IsTooManyRequests(err) {
 		return err

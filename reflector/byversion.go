@@ -21,20 +21,19 @@ import (
 )
 
 const (
-	// minByVersion: the metadata of fewer objects and the server's schema are not much less
-	// than the objects.
+	// minByVersion: for fewer objects, metadata and the server's schema are not much smaller than the objects.
 	minByVersion = 100
-	// maxChangedShare: to get one object by its name costs the server about as much as 16
-	// objects of a list save if only their metadata is asked for (docs/design/decisions.md).
+	// maxChangedShare: one get by name costs the server what metadata instead of 16 whole objects saves
+	// (docs/design/decisions.md).
 	maxChangedShare = 16
 	// objectsAtOnce is how many objects are got with one call of List.
 	objectsAtOnce = 64
 )
 
-// schemaPatience is how long the server may take to tell its schema.
+// schemaPatience is how long the server may take to send its schema.
 const schemaPatience = 5 * time.Second
 
-// askSchema returns Relisting.Schema. It is not asked for where there are too few objects.
+// askSchema returns Relisting.Schema. It does not ask if there are too few objects.
 func (r *Resumer) askSchema(ctx context.Context) string {
 	if r.schema == nil || r.neverResume || !r.sink.empty() && r.sink.indexer.Len() < minByVersion {
 		return ""
@@ -49,10 +48,10 @@ func (r *Resumer) askSchema(ctx context.Context) string {
 	return schema
 }
 
-// byVersion compares the store with a list of metadata, and gets those objects of which the
-// store has another version, or none. The error is errNotThisWay if that is not possible, is not
-// worth it, or would not prove that the store equals the list. What is cut or put off is asked for once more in the same
-// way; then all objects are listed, because something between here and the server may cut or put off these requests only.
+// byVersion compares the store with a list of metadata, and gets the objects that the store has at another version or
+// not at all. The error is errNotThisWay if that is not possible, is not worth it, or would not prove that the store
+// equals the list. A relist that is cut or put off is tried once more in the same way. Then all objects are listed,
+// because something between here and the server may cut or put off these requests only.
 func (r *Resumer) byVersion(ctx context.Context, rv string, how Relisting) (string, bool, error) {
 	at, stored := r.sink.resourceVersion(), r.sink.indexer.Len()
 	if !how.Expired || how.Rewrite || r.cuts > 1 || at == "" || stored < minByVersion || !r.sink.comparable(how.Schema) {
@@ -65,12 +64,12 @@ func (r *Resumer) byVersion(ctx context.Context, rv string, how Relisting) (stri
 			err = notOlder(listed, cmp.Or(rv, at))
 		}
 		if err != nil && rv != "" && (isExpired(err) || isTooLarge(err)) {
-			return "", err // So would be a list of all objects.
+			return "", err // A list of all objects would fail in the same way.
 		}
 		if err == nil {
 			err = b.get(ctx, listed)
 		}
-		// One object may be expired or too new for another server of the group than the one that has answered.
+		// Another server of the group may answer for a single object, and find its version expired or too new.
 		again := apierrors.IsTooManyRequests(err) || isCut(err)
 		r.wasCut = again && !r.wasCut
 		if err != nil && !r.wasCut {
@@ -89,7 +88,7 @@ func isCut(err error) bool {
 		utilnet.IsProbableEOF(err) || utilnet.IsConnectionReset(err) || utilnet.IsHTTP2ConnectionLost(err)
 }
 
-// isBrokenOff reports whether the connection has ended, and not whether there was none.
+// isBrokenOff reports whether a connection has ended. A connection that was never opened does not count.
 func isBrokenOff(err error) bool {
 	if failed, ok := errors.AsType[*net.OpError](err); ok && failed.Op == "dial" {
 		return false
@@ -103,7 +102,7 @@ type versionRelist struct {
 	relist     *relist
 	at         string // The store's resourceVersion.
 	maxChanged int
-	known      *checkpoint.ObjectVersion // The first object that the store has as the list has it.
+	known      *checkpoint.ObjectVersion // The first object that is the same in the store and the list.
 	changed    []checkpoint.ObjectVersion
 }
 
@@ -129,8 +128,8 @@ func (b *versionRelist) see(v checkpoint.ObjectVersion) error {
 	if known || err != nil {
 		return err
 	}
-	// What is not newer than the store, the store should have: else its history may be another
-	// one, or it lacks an object that it could not take.
+	// The store should have every object that is not newer than the store. Otherwise its history may be another one, or
+	// it lacks an object that it could not take.
 	if order, ok := checkpoint.CompareVersions(v.ResourceVersion, b.at); !ok || order <= 0 {
 		return fmt.Errorf("the store, at version %s, does not have %s at version %s", b.at, v.Key(), v.ResourceVersion)
 	}
@@ -140,10 +139,10 @@ func (b *versionRelist) see(v checkpoint.ObjectVersion) error {
 	return nil
 }
 
-// get gets the objects that have changed, at the versions that the list has. The watch cache of the
-// server has those that have not changed since, and etcd the others. One that has not changed is got
-// before: it shows whether the server knows the selectors, and whether the ListerWatcher returns what
-// is asked for and nothing else. If not, the metadata may not be that of its objects.
+// get gets the changed objects, at the versions that the list has. The watch cache of the server has them, except those
+// that have changed again since the list: etcd has those. An unchanged object is got first. It shows whether the server
+// knows the selectors, and whether the ListerWatcher returns exactly the requested objects. If not, the metadata may be
+// of other objects.
 func (b *versionRelist) get(ctx context.Context, listed string) error {
 	if b.known == nil {
 		return errors.New("the store has no object of the list")
@@ -169,8 +168,7 @@ func (b *versionRelist) get(ctx context.Context, listed string) error {
 	return nil
 }
 
-// getSome gets some objects, and returns those that the server has not answered with at these
-// versions.
+// getSome gets some objects, and returns those that the server did not return at these versions.
 func (b *versionRelist) getSome(ctx context.Context, o metav1.ListOptions, some []checkpoint.ObjectVersion) (missing []checkpoint.ObjectVersion, err error) {
 	items, wanted := make([]request.Item, 0, len(some)), make(map[checkpoint.ObjectVersion]bool, len(some))
 	asked := make(map[string]bool, len(some))

@@ -8,20 +8,20 @@ import (
 )
 
 const (
-	// quietTicks of silence, one after the other, show that an open watch has brought all there is. A process
-	// that stops for a while notices one tick only, so that what has come meanwhile is read before the next one.
+	// After quietTicks of silence, one after the other, an open watch has brought all there is. A process that was
+	// stopped for a while notices only one tick, so it reads what has come meanwhile before the next one.
 	quietTicks = 5
-	// The silence lasts quietQuestions times as long as the question took, within these bounds,
+	// The silence lasts quietQuestions × the question's time, at least leastQuiet, at most mostQuiet. Without a meter
+	// it lasts unmeteredQuiet.
 	quietQuestions = 3
 	leastQuiet     = 50 * time.Millisecond
 	mostQuiet      = 2 * time.Second
-	// or unmeteredQuiet, where only whole events are seen.
 	unmeteredQuiet = 500 * time.Millisecond
-	// countPatience is how long the store may have another number of objects than the server.
+	// countPatience is how long the numbers of objects in the store and on the server may differ.
 	countPatience = 5 * time.Second
 )
 
-// tick is how long nothing must come in one of quietTicks.
+// tick is how long one of quietTicks lasts.
 func (h *handover) tick() time.Duration {
 	quiet := unmeteredQuiet
 	if h.answer != nil && h.meter.Bytes() > 0 {
@@ -44,13 +44,14 @@ func (r *Resumer) isCaughtUp() bool {
 	return r.caughtUp
 }
 
-// follow finds out when the store has caught up with the answer that its watch was opened beside:
+// follow finds out when the store has caught up with the answer to the question beside its watch. There are two ways:
 //
 //   - An event or a bookmark at the answer's version, or a later one, is applied.
-//   - The answer's version is the store's, or the watch is quiet and all that has come is applied; and the
-//     store has as many objects as the answer counts. If it still has not after a while, it is compared with a list.
+//   - The answer's version is the store's, or the watch is quiet and all that has come is applied. Besides, the store
+//     has as many objects as the answer counts. If the numbers still differ after countPatience, the store is relisted.
 //
-// It asks the store for nothing that waits for what is being applied. It ends with the watch, or when a relist is done, which is another way to catch up.
+// follow never waits for an event that is being applied. It ends with the watch, or when a relist is done: the store
+// has caught up then, too.
 func (r *Resumer) follow(w *watcher) {
 	a, begun, came := w.inner.answer, time.Now(), w.came()
 	for quiet := w.inner.quiet; !r.isCaughtUp(); quiet++ {

@@ -38,7 +38,7 @@ func isNotUnderstood(err error) bool {
 
 // isFailure reports whether a watch has ended for a reason that may come again
 // at the same version: an event that cannot be read, or an error within the server.
-// That a server cannot be reached, is not ready or is overloaded is no failure.
+// A server that cannot be reached, is not ready or is overloaded is no failure.
 func isFailure(err error, byEvent bool) bool {
 	if err == nil || isExpired(err) || apierrors.IsTooManyRequests(err) || isTooLarge(err) || isNetwork(err) ||
 		errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded) {

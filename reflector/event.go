@@ -36,7 +36,7 @@ func (k *Sink) apply(obj any, deleted bool) error {
 	if !deleted && refused == nil {
 		value, refused = encode(key, obj)
 	}
-	w := k.writer() // It reads the old object, and stages the new one with its index entries.
+	w := k.writer() // The writer reads the old object, and stages the new one with its index entries.
 	defer w.Close()
 	var d queue.Delta
 	switch {
@@ -54,13 +54,13 @@ func (k *Sink) apply(obj any, deleted bool) error {
 		switch {
 		case refused != nil && (other || !exists):
 			return k.notAppliedLocked(refused)
-		case refused != nil || other: // Handlers know the stored one. If it is another, its deletion was missed.
+		case refused != nil || other: // Handlers know the stored object. If it is another one, its deletion was missed.
 			d = k.lostDelta(w.Delete(key, true))
 		default:
 			d = deleteDelta(w, key, obj)
 		}
 	}
-	return k.commitLocked(w, sent.ResourceVersion, []queue.Delta{d})
+	return k.writeAtLocked(w, sent.ResourceVersion, []queue.Delta{d})
 }
 
 // notAppliedLocked notes that an event could not be applied. This process goes on with
@@ -74,26 +74,26 @@ func (k *Sink) notAppliedLocked(refused *refusedError) error {
 	return refused
 }
 
-// passing is called with the object that an event adds, changes or deletes, before the Reflector gets the event. The
-// Reflector skips an object of another type, so the store may lack it when it is at the version of the next event.
-func (k *Sink) passing(obj runtime.Object) {
+// checkType is called with the object that an event adds, changes or deletes, before the Reflector gets the event. The
+// Reflector skips an object of another type. The store then lacks it. The next event still moves the version past it.
+func (k *Sink) checkType(obj runtime.Object) {
 	if refused := k.unexpected(obj); refused != nil && k.lockOpen() == nil {
 		defer k.mu.Unlock()
 		_ = k.notAppliedLocked(refused)
 	}
 }
 
-// writer returns a Writer for changes whose old objects handlers get.
+// writer returns a Writer that keeps the old objects for handlers.
 func (k *Sink) writer() *indexer.Writer {
 	w := k.indexer.Writer()
-	if k.stores = k.log.Stores(); k.stores { // The old objects are stored with the deltas.
+	if k.stores = k.queue.Stores(); k.stores { // The old objects are stored with the deltas.
 		w.KeepOldRecords(queue.RecordRoom)
 	}
 	return w
 }
 
-// deleteDelta stages the deletion of an object. As in client-go, handlers are also told
-// of the deletion of an object that is not in the store.
+// deleteDelta stages the deletion of an object. As in client-go, the deletion is delivered even if the store does not
+// have the object.
 func deleteDelta(w *indexer.Writer, key string, obj any) queue.Delta {
 	d := queue.Delta{Type: cache.Deleted, Key: key, New: obj, SizeBytes: record.EstimateSize(obj)}
 	if c := w.Delete(key, false); c != nil {
@@ -110,7 +110,7 @@ const keyBytes = 128
 // lostDelta is the delta of a missed deletion. It has the last known object, if that can be read.
 func (k *Sink) lostDelta(c *indexer.Change) queue.Delta {
 	d := queue.Delta{Seq: c.Seq, Type: cache.Deleted, Key: c.Key, FinalStateUnknown: true, SizeBytes: keyBytes}
-	if d.New = k.told(c.Old); d.New != nil {
+	if d.New = k.ofStoredType(c.Old); d.New != nil {
 		d.NewRecord = c.OldRecord
 		d.SizeBytes += c.OldSizeBytes
 	}
@@ -144,8 +144,8 @@ func encode(key string, obj any) (*record.Object, *refusedError) {
 	return value, nil
 }
 
-// told returns the old object of a change, nil if it is of another Go type: another transform has stored it.
-func (k *Sink) told(old any) any {
+// ofStoredType returns the old object of a change. It returns nil if another transform has stored another Go type.
+func (k *Sink) ofStoredType(old any) any {
 	if reflect.TypeOf(old) != k.storedType {
 		return nil
 	}
@@ -157,18 +157,18 @@ func (k *Sink) setDelta(c *indexer.Change) queue.Delta {
 	d := queue.Delta{Seq: c.Seq, Type: cache.Added, Key: c.Key, New: c.New, NewRecord: c.Record(), SizeBytes: c.SizeBytes()}
 	before, now := versionOf(c.Old), versionOf(c.New)
 	d.Replaced = c.Existed && (c.Old == nil || isOther(before.UID, now.UID))
-	if d.Old = k.told(c.Old); d.Old != nil {
+	if d.Old = k.ofStoredType(c.Old); d.Old != nil {
 		d.Type, d.OldRecord = cache.Updated, c.OldRecord
 		d.SizeBytes += c.OldSizeBytes
 		if !d.Replaced && before.ResourceVersion == now.ResourceVersion {
-			d.Type = cache.Sync // Told only to handlers that resync (client-go, shared_informer.go, OnUpdate).
+			d.Type = cache.Sync // Delivered only to handlers that resync (client-go, shared_informer.go, OnUpdate).
 		}
 	}
 	return d
 }
 
-// commitLocked applies a batch, after which the store is at the resourceVersion rv.
-func (k *Sink) commitLocked(w *indexer.Writer, rv string, ds []queue.Delta, more ...func(*persist.Batch)) error {
+// writeAtLocked applies one batch, and moves the store to the resourceVersion rv.
+func (k *Sink) writeAtLocked(w *indexer.Writer, rv string, ds []queue.Delta, more ...func(*persist.Batch)) error {
 	w.SetResourceVersion(rv)
 	if k.trusted {
 		k.vouchLocked(rv)
@@ -179,19 +179,19 @@ func (k *Sink) commitLocked(w *indexer.Writer, rv string, ds []queue.Delta, more
 // vouchLocked notes that the server has sent everything up to the resourceVersion rv.
 func (k *Sink) vouchLocked(rv string) {
 	k.record.ResourceVersion = rv
-	k.record.VouchedAt = time.Now().UTC().Truncate(time.Second) // So that the checkpoints of one second share the rest.
+	k.record.VouchedAt = time.Now().UTC().Truncate(time.Second) // Within a second the checkpoint changes only its version.
 }
 
-// writeLocked applies one batch, with what more puts, and publishes its deltas. It does
-// not change the resourceVersion.
+// writeLocked applies one batch and publishes its deltas. The functions in more put into the same batch. The
+// resourceVersion does not change.
 func (k *Sink) writeLocked(w *indexer.Writer, ds []queue.Delta, more ...func(*persist.Batch)) error {
 	k.db.WaitForRoom()
 	put := k.putCheckpoint()
 	if k.stores {
-		k.log.Encode(ds)
+		k.queue.Encode(ds)
 	}
 	batch, err := w.Commit(func(b *persist.Batch) {
-		k.log.Append(b, ds)
+		k.queue.Append(b, ds)
 		put(b)
 		for _, put := range more {
 			put(b)
@@ -200,7 +200,7 @@ func (k *Sink) writeLocked(w *indexer.Writer, ds []queue.Delta, more ...func(*pe
 	if err != nil {
 		return err
 	}
-	k.log.Publish(batch, ds)
+	k.queue.Publish(batch, ds)
 	return nil
 }
 
@@ -210,10 +210,10 @@ func (k *Sink) Bookmark(rv string) error {
 		return err
 	}
 	defer k.mu.Unlock()
-	if !k.trusted || k.record.State != k.written.State { // An event before it was refused.
+	if !k.trusted || k.record.State != k.written.State { // The states differ if an event before it was refused.
 		w := k.indexer.Writer()
 		defer w.Close()
-		return k.commitLocked(w, rv, nil)
+		return k.writeAtLocked(w, rv, nil)
 	}
 	return k.passLocked(rv)
 }
@@ -222,7 +222,7 @@ func (k *Sink) Bookmark(rv string) error {
 // with the bookmarks of many informers writes as few pages as one with a single bookmark.
 var bookmarksBucket = persist.Bucket{Space: "bookmarks", Name: "last"}
 
-// A lastBookmark says that nothing has happened between the version of the checkpoint, which is After, and its own.
+// A lastBookmark says that nothing has happened between After, the version of the checkpoint, and ResourceVersion.
 type lastBookmark struct {
 	After           string    `json:"after"`
 	ResourceVersion string    `json:"resourceVersion"`
@@ -243,11 +243,11 @@ func (k *Sink) passLocked(rv string) error {
 	return err
 }
 
-// passed returns the checkpoint of the file at its last bookmark.
-func (k *Sink) passed(r checkpoint.Record) checkpoint.Record {
+// atLastBookmark moves the checkpoint of the file to its last bookmark.
+func (k *Sink) atLastBookmark(r checkpoint.Record) checkpoint.Record {
 	_, err := k.db.View(bookmarksBucket, k.space, func(it *persist.Item) error {
 		last, err := persist.ReadJSON[lastBookmark](it)
-		if err == nil && last.After == r.ResourceVersion { // Else it came before the checkpoint.
+		if err == nil && last.After == r.ResourceVersion { // Otherwise the bookmark is older than the checkpoint.
 			r.ResourceVersion, r.VouchedAt = last.ResourceVersion, last.VouchedAt
 		}
 		return err
@@ -260,8 +260,8 @@ func (k *Sink) passed(r checkpoint.Record) checkpoint.Record {
 
 func (k *Sink) forgetBookmark(b *persist.Batch) { b.Delete(bookmarksBucket, k.space) }
 
-// Replace implements [cache.ReflectorStore]. The Resumer has brought the store up to
-// date already, unless the first list has to come again.
+// Replace implements [cache.ReflectorStore]. It does nothing: the Resumer has brought the store up to date, or another
+// list follows.
 func (k *Sink) Replace([]any, string) error { return nil }
 
 // Resync implements [cache.ReflectorStore].

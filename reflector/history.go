@@ -6,12 +6,12 @@ import (
 
 // empty reports whether nothing was ever stored. Then no handler knows an object either.
 func (k *Sink) empty() bool {
-	return k.indexer.Seq() == 0 && k.indexer.Len() == 0 && !k.log.HasKnown()
+	return k.indexer.Seq() == 0 && k.indexer.Len() == 0 && !k.queue.HasKnown()
 }
 
-// contradicts reports whether the store should have this very version of an object, which is not newer
-// than the store, and has another one or none. It returns false where that is not certain: a transform may have
-// stored the object under another name, or without its version.
+// contradicts is called with a version of an object that is not newer than the store. It reports whether the store has
+// another version or none. It returns false where that is not certain: a transform may have stored the object under
+// another name, or without its version.
 func (k *Sink) contradicts(v checkpoint.ObjectVersion) bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -24,16 +24,15 @@ func (k *Sink) contradicts(v checkpoint.ObjectVersion) bool {
 	return isOther(uid, v.UID) || rv != "" && rv != v.ResourceVersion
 }
 
-// counts reports whether the store has so many objects, or may have others because it has refused some.
+// counts reports whether the store has so many objects. It also returns true if the store has refused some.
 func (k *Sink) counts(objects int64) bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	return k.refused || int64(k.indexer.Len()) == objects
 }
 
-// comparable reports whether each object of the store is what the server has of it if uid and
-// resourceVersion are the same: the contents of all were compared when the
-// server's schema was this one.
+// comparable reports whether an object of the store equals the server's if uid and resourceVersion are the same. That
+// holds if the contents of all objects were compared when the server's schema was this one.
 func (k *Sink) comparable(schema string) bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -41,12 +40,12 @@ func (k *Sink) comparable(schema string) bool {
 	return whole && schema != "" && schema == k.record.ServerSchema
 }
 
-// at returns the version of the last event, bookmark or list that was applied. Unlike resourceVersion it does not
-// wait for what is being applied.
+// at returns the version of the last applied event, bookmark or list. Unlike resourceVersion it does not wait for an
+// event that is being applied.
 func (k *Sink) at() string { return k.indexer.LastStoreSyncResourceVersion() }
 
-// resourceVersion returns the version at which a watch may begin: the store has
-// everything up to it. Empty if it is not known.
+// resourceVersion returns the version at which a watch may begin: the store has everything up to it. It is empty if the
+// version is not known.
 func (k *Sink) resourceVersion() string {
 	k.mu.Lock()
 	defer k.mu.Unlock()

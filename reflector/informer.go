@@ -2,8 +2,8 @@ package reflector
 
 import "k8s.io/client-go/tools/cache"
 
-// Informer is what the Resumer and the Sink call of their informer. Its methods do not block. They may be called while the
-// Sink's lock is held, so they do not call the Sink.
+// Informer has the methods of their informer that the Resumer and the Sink call. They do not block. They may be called
+// while the Sink's lock is held, so they do not call the Sink.
 type Informer interface {
 	// Resuming: the watch goes on at resourceVersion.
 	Resuming(resourceVersion string)
@@ -20,8 +20,8 @@ type Informer interface {
 
 	// RelistBegun: a relist repairs the damage that was found so far. It may write all records anew.
 	RelistBegun(rewriting bool)
-	// RelistEnded: the relist is complete, or not. refused is why an object was left out, nil if none was. RelistEnded
-	// reports whether no damage was found since the relist began.
+	// RelistEnded: the relist has ended, complete or not. refused is why an object was left out, or nil. whole says
+	// that no damage was found since the relist began.
 	RelistEnded(complete bool, refused error) (whole bool)
 	// Relisted: the store equals the list. full means that all contents were compared.
 	Relisted(full bool)

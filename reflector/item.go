@@ -16,45 +16,45 @@ import (
 )
 
 const (
-	// A relist applies chunks of at most so many items, or about so many bytes if MaxPendingBytes is the default. It
-	// stages as much in memory before it uses the file.
+	// relistItems and relistBytes bound a chunk of a relist: the items, and about the bytes if MaxPendingBytes is the
+	// default. A relist stages as much in memory before it uses the file.
 	relistItems = 500
 	relistBytes = 2 << 20
-	// silentBytes is how much a relist that writes items as they come holds at most. Each of many
-	// informers may hold as much at the same time.
+	// silentBytes bounds the items that a relist holds if it writes them as they come. Each of many informers may hold
+	// as much at the same time.
 	silentBytes = 512 << 10
 )
 
 // relist receives the items of a list, and compares them with the store by uid,
 // resourceVersion and content: the same version may have other content, because a default
-// was added, or because a server converts the object in another way. One goroutine calls its methods, but for same; an
-// error of one ends the relist. One relist is under way at a time.
+// was added, or because a server converts the object in another way. One goroutine calls its methods. Another goroutine
+// may call same. An error of a method ends the relist. One relist is under way at a time.
 //
 // Items that differ are staged, and applied when the list is complete: deletions first,
-// then updates and additions, as client-go tells them. The list is applied in chunks, each of
-// them a batch; between them the checkpoint says that a relist is incomplete, so that after a
-// crash there is another one. Handlers are told nothing of a list that is cut.
+// then updates and additions, in client-go's order. The list is applied in chunks. Each chunk is a batch. Between them
+// the checkpoint says that a relist is incomplete, so that after a crash there is another one. Of a list that is cut
+// nothing is delivered.
 //
-// Two kinds of items are written as they come: those that have not changed, if all records are to
-// be written anew, and all of the first list into an empty store, while no handler knows an object.
+// Two kinds of items are written as they come: unchanged ones if all records are written anew, and the first list into
+// an empty store while no handler knows an object.
 type relist struct {
 	k     *Sink
 	how   Relisting
 	seen  map[string]struct{} // Keys of the list.
-	begun uint64              // The last write before.
+	begun uint64              // The last write before the relist.
 	stage *stage
 	// newest is the latest resourceVersion of the objects.
 	newest string
 	// onlyOurs: the store has nothing but what this relist has written, each key once. written is its last write.
 	onlyOurs bool
 	written  uint64
-	// silent has items that are written without telling handlers.
+	// silent has items that are written without a delta.
 	silent      []item
 	silentBytes int
 	// leftOut is how many objects were left out, and refused why the last of them was.
 	leftOut int
 	refused *refusedError
-	// byVersion: known has found an object, whose content was not compared.
+	// byVersion: known has found an object. Its content was not compared.
 	byVersion bool
 	done      bool
 }
@@ -73,12 +73,12 @@ func (k *Sink) beginRelist(how Relisting) (*relist, error) {
 	}
 	k.record.Rewrite = k.record.Rewrite || how.Rewrite
 	how.Rewrite = k.record.Rewrite
-	if k.filling = k.filling || (empty && k.indexer.Hidden() && !k.log.HasKnown()); k.filling {
+	if k.filling = k.filling || (empty && k.indexer.Hidden() && !k.queue.HasKnown()); k.filling {
 		k.trusted = false
 		k.record.State = checkpoint.StateSyncing
 	}
 	k.informer.RelistBegun(how.Rewrite)
-	if k.record != before { // After a crash the relist is still due.
+	if k.record != before { // Then the relist is still due after a crash.
 		if err := k.storeLocked(); err != nil {
 			return nil, err
 		}
@@ -102,7 +102,7 @@ func (r *relist) item(obj runtime.Object) error {
 	}
 	_, repeated := r.seen[key]
 	r.seen[key] = struct{}{}
-	if repeated { // What came before may not be in the store yet.
+	if repeated { // The earlier item may not be in the store yet.
 		if err := r.writeSilentLocked(); err != nil {
 			return err
 		}
@@ -110,7 +110,7 @@ func (r *relist) item(obj runtime.Object) error {
 	}
 	same := !r.onlyOurs && r.holdsLocked(key, value)
 	switch {
-	case !k.filling && (!same || repeated && r.stage.has(key)): // The last one counts.
+	case !k.filling && (!same || repeated && r.stage.has(key)): // The last item of a key counts.
 		return r.stage.put(key, value)
 	case same && !r.how.Rewrite:
 		return nil
@@ -122,9 +122,9 @@ func (r *relist) item(obj runtime.Object) error {
 	return r.writeSilentLocked()
 }
 
-// encodeLocked transforms and encodes an object of the list. If the store cannot take it, it is left out, and the old
-// object stays in its place, if there is one: an old version is better than a deletion that has not happened. The next
-// process relists. What has no metadata fails the list, as in client-go: it could be any object.
+// encodeLocked transforms and encodes an object of the list. If the store cannot take it, it is left out, and an old
+// version of it stays: that is better than a deletion that has not happened. The next process relists. An item without
+// metadata fails the list, as in client-go: it could be any object.
 func (r *relist) encodeLocked(obj runtime.Object) (value *record.Object, key string, err error) {
 	k, sent := r.k, versionOf(obj)
 	r.newest = checkpoint.Later(r.newest, sent.ResourceVersion)
@@ -145,11 +145,11 @@ func (r *relist) encodeLocked(obj runtime.Object) (value *record.Object, key str
 	r.refused, k.refused, key = refused, true, sent.Key()
 	w := k.indexer.Writer()
 	defer w.Close()
-	// In another cluster nobody knows what a uid is of.
+	// A uid of another cluster identifies nothing here.
 	if uid, _, exists := w.Head(key); !exists || isOther(uid, sent.UID) || k.record.Rewound {
 		return nil, "", nil
 	}
-	if old := k.told(w.Sound(key)); old != nil {
+	if old := k.ofStoredType(w.Sound(key)); old != nil {
 		value, _ = encode(key, old)
 	}
 	return value, key, nil
@@ -175,9 +175,8 @@ func (r *relist) known(v checkpoint.ObjectVersion) (bool, error) {
 	return true, nil
 }
 
-// same receives an object that exists, in protobuf, and reports whether the store has the
-// same. If not, the object is received as an item later. It does not keep encoded, and
-// may be called by another goroutine, but not once finish is called.
+// same receives an object that exists, in protobuf, and reports whether the store has the same. If not, the object is
+// received as an item later. same does not keep encoded. Another goroutine may call it before finish is called.
 func (r *relist) same(v checkpoint.ObjectVersion, encoded []byte) (bool, error) {
 	k := r.k
 	if err := k.lockOpen(); err != nil {
@@ -187,7 +186,7 @@ func (r *relist) same(v checkpoint.ObjectVersion, encoded []byte) (bool, error) 
 	r.newest = checkpoint.Later(r.newest, v.ResourceVersion)
 	key := v.Key()
 	_, repeated := r.seen[key]
-	// A transform may say something else of the same object.
+	// A transform may return something else for the same object.
 	if k.filling || r.how.Rewrite || k.transform != nil || repeated {
 		return false, nil
 	}
@@ -211,8 +210,8 @@ func (r *relist) holdsLocked(key string, value *record.Object) bool {
 // a uid, which a transform may have stripped, is not another one.
 func isOther(a, b types.UID) bool { return a != b && a != "" && b != "" }
 
-// writeSilentLocked writes what handlers are not told of: unchanged objects, if the relist
-// rewrites all records, and the first list into an empty store.
+// writeSilentLocked writes the items that no delta is needed for: unchanged objects if the relist rewrites all records,
+// and the first list into an empty store.
 func (r *relist) writeSilentLocked() error {
 	if len(r.silent) == 0 {
 		return nil
@@ -220,7 +219,7 @@ func (r *relist) writeSilentLocked() error {
 	r.k.db.WaitForMuchRoom() // Nobody waits for an object of the list before all of it is there.
 	w := r.k.indexer.Writer()
 	defer w.Close()
-	r.onlyOurs = r.onlyOurs && r.k.indexer.Seq() == r.written // Else somebody has put an object into the store.
+	r.onlyOurs = r.onlyOurs && r.k.indexer.Seq() == r.written // Otherwise somebody else has put an object into the store.
 	for _, it := range r.silent {
 		if r.onlyOurs {
 			w.SetNew(it.key, it.value)
@@ -238,10 +237,10 @@ func (r *relist) writeSilentLocked() error {
 	return nil
 }
 
-// finish is called after the last item, with the resourceVersion of the list. It is
-// empty if the list has none: the version of the next bookmark is the store's then. After nil the store has these objects
-// and no others, or another relist is already demanded ([Resumer.ForceRelist]), and the store is not served before that is
-// done. finish reports whether the relist has written anything.
+// finish is called after the last item, with the version of the list. rv is empty if the list has no version; the next
+// bookmark then gives it. After nil the store equals the list. Exception: another relist is due
+// ([Resumer.ForceRelist]); the store is not served before it is done. finish reports whether the relist has written
+// anything.
 func (r *relist) finish(rv string) (changed bool, err error) {
 	k := r.k
 	if err := k.lockOpen(); err != nil {
@@ -264,7 +263,7 @@ func (r *relist) finish(rv string) (changed bool, err error) {
 	if before > 0 && k.indexer.Len() == 0 {
 		k.logger.Info("The server has no objects any more, all that the cache had are deleted", "objects", before)
 	}
-	// Index entries may be left of objects that could not be read.
+	// Objects that could not be read may have left index entries.
 	if r.how.Rewrite || k.record.IndexVersion != k.want.IndexVersion || k.indexer.IndexErr() != nil {
 		if err := k.rebuildLocked(); err != nil {
 			if failed, ok := errors.AsType[*indexer.IndexFuncError](err); ok {
@@ -274,27 +273,27 @@ func (r *relist) finish(rv string) (changed bool, err error) {
 		}
 	}
 	var refused error
-	if r.leftOut > 0 { // In one line: there may be many objects.
+	if r.leftOut > 0 { // One line for all: there may be many objects.
 		refused = r.refused
 		k.logger.Error(refused, "Left objects out of the cache", "objects", r.leftOut, "one", r.refused.key)
 	}
 	whole := k.informer.RelistEnded(true, refused)
 	r.done = true
-	if !whole && k.filling { // It may have lost what it has written. Nobody has seen the store yet.
+	if !whole && k.filling { // The file may have lost written items. Nobody has seen the store yet.
 		return changed, nil
 	}
 	r.recordLocked(rv, whole)
 	w := k.indexer.Writer()
 	defer w.Close()
 	w.SetComplete()
-	if err := k.commitLocked(w, rv, nil, r.stage.drop, k.forgetBookmark); err != nil {
+	if err := k.writeAtLocked(w, rv, nil, r.stage.drop, k.forgetBookmark); err != nil {
 		return false, err
 	}
 	k.informer.Relisted(!r.byVersion)
 	return changed, nil
 }
 
-// recordLocked makes the checkpoint that of a store which is equal to the list.
+// recordLocked makes the checkpoint say that the store equals the list.
 func (r *relist) recordLocked(rv string, whole bool) {
 	k := r.k
 	k.trusted, k.complete, k.filling = rv != "" && rv != "0", true, false

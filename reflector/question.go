@@ -15,22 +15,21 @@ import (
 	"github.com/warmwatch/warmwatch/internal/request"
 )
 
-// A questioning says whether the server is to be asked for one object before its watch is read. kube-apiserver
-// accepts a watch from the future, and then filters out every event up to that version: unless it is asked, it may be
-// silent for ever.
+// A questioning says whether the server is asked for one object before its watch is read. kube-apiserver accepts a
+// watch from the future, and then filters out every event up to that version: such a watch may be silent for ever.
 type questioning int
 
 const (
-	// questionDue: at a start, after the server could not be reached, after a watch has ended before its time, and beside
-	// one that has opened late.
+	// questionDue: at a start, after the server could not be reached, after a watch has ended before its time, and
+	// beside a watch that has opened late.
 	questionDue questioning = iota
-	// questionAnswered: nothing has happened since.
+	// questionAnswered: since the answer nothing has made the question due.
 	questionAnswered
 	// questionUseless: the answers say nothing, or cost too much. Once the store has caught up, this process does not ask again.
 	questionUseless
 )
 
-// A reply is what the server has said, and how long that took.
+// A reply is an answer, and how long the server took for it.
 type reply struct {
 	request.Answer
 	took time.Duration
@@ -45,8 +44,8 @@ func (r *Resumer) doubt() {
 	}
 }
 
-// isDue reports whether a question is due before a watch. Until the store has caught up, each watch needs an answer. Where
-// the versions of lists and objects have no common order, an answer says nothing, and the store has no version.
+// isDue reports whether a question is due before a watch. Until the store has caught up, each watch needs an answer. No
+// question is due if the store has no version: where versions have no common order, an answer says nothing.
 func (r *Resumer) isDue() bool {
 	ordered := checkpoint.HasOrder(r.sink.resourceVersion())
 	r.mu.Lock()
@@ -79,20 +78,21 @@ func (r *Resumer) ask(ctx context.Context) (*reply, error) {
 	if err != nil {
 		return nil, err
 	}
-	// The server ignores the limit, or the ListerWatcher reads all pages, or asks for a version at which no limit holds.
+	// More than one item: the server ignores the limit, or the ListerWatcher reads all pages or asks for a version at
+	// which no limit holds.
 	if a.Items > 1 {
 		r.mu.Lock()
 		r.questioning = questionUseless
 		r.mu.Unlock()
 		a.First, a.Count = nil, -1
-		if a.Newest == a.ResourceVersion { // It may be made of the objects' versions. Then it leaves out deletions.
+		if a.Newest == a.ResourceVersion { // The list's version may be its newest object's. Then it leaves out deletions.
 			a.ResourceVersion = ""
 		}
 	}
 	return &reply{a, time.Since(begun)}, nil
 }
 
-// answer takes no token of the client's rate limiter, unless the client's transport is not wrapped.
+// answer asks. If the client's transport is wrapped, it takes no token of the client's rate limiter.
 func (r *Resumer) answer(ctx context.Context) (request.Answer, error) {
 	if r.directly != nil {
 		a, err := r.directly(ctx)
@@ -107,7 +107,7 @@ func (r *Resumer) answer(ctx context.Context) (request.Answer, error) {
 	return answerIn(list)
 }
 
-// answerIn returns what a list says that was asked for with a limit of one object.
+// answerIn reads the answer from a list with a limit of one object.
 func answerIn(list runtime.Object) (a request.Answer, err error) {
 	m, err := meta.ListAccessor(list)
 	if err != nil {
@@ -123,7 +123,7 @@ func answerIn(list runtime.Object) (a request.Answer, err error) {
 	return a, err
 }
 
-// contradiction returns how to relist if the answer and the store, which is at rv, cannot be of one history.
+// contradiction returns how to relist if the answer and the store at rv cannot belong to one history.
 func (r *Resumer) contradiction(a *reply, rv string) *Relisting {
 	if order, ok := checkpoint.CompareVersions(a.ResourceVersion, rv); ok && order < 0 {
 		return &Relisting{Cause: checkpoint.CauseServerBehind, Reason: fmt.Sprintf("the server is at version %s, the store at %s", a.ResourceVersion, rv), Newest: true}

@@ -10,9 +10,8 @@ import (
 	"github.com/warmwatch/warmwatch/checkpoint"
 )
 
-// A refusedError says that an object cannot be stored, because the transform has failed
-// on it, it has no key or one that is too long, it cannot be encoded, or it is of another type. The object is left out, as
-// by client-go.
+// A refusedError says why an object cannot be stored: the transform has failed on it, it has no key or too long a key,
+// it cannot be encoded, or it is of another type. The object is left out, as in client-go.
 type refusedError struct {
 	key string
 	err error
@@ -24,8 +23,7 @@ func (e *refusedError) Error() string {
 
 func (e *refusedError) Unwrap() error { return e.err }
 
-// unexpected returns why an item of a list, or the object of an event, is none of the informer's objects, nil if
-// it is one.
+// unexpected returns an error if an item of a list, or the object of an event, is not of the informer's type.
 func (k *Sink) unexpected(obj runtime.Object) *refusedError {
 	if got, want := reflect.TypeOf(obj), reflect.TypeOf(k.example); got != want {
 		return &refusedError{versionOf(obj).Key(), fmt.Errorf("its type is %v, expected %v", got, want)}
@@ -33,7 +31,7 @@ func (k *Sink) unexpected(obj runtime.Object) *refusedError {
 	return nil
 }
 
-// versionOf returns what identifies an object, which a transform may change.
+// versionOf returns the version of an object. A transform may change it.
 func versionOf(obj any) checkpoint.ObjectVersion {
 	m, err := meta.Accessor(obj)
 	if err != nil {

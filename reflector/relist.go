@@ -15,10 +15,10 @@ import (
 	"github.com/warmwatch/warmwatch/checkpoint"
 )
 
-// relist compares the store with a list. It asks for one that is not older than the
-// store, so that time does not go back. If the server cannot return that, or the watch
-// after such a list expired without an event, it asks for the newest, which is right whatever its version. The first
-// list into an empty store may have any version, as client-go's, so the watch cache serves it.
+// relist compares the store with a list. It asks for a list that is not older than the store, so that time does not go
+// back. It asks for the newest list, which is right whatever its version, if the server cannot return that one, or if
+// the watch after such a list expired without an event. The first list into an empty store may have any version, as
+// client-go's, so the watch cache serves it.
 func (r *Resumer) relist(ctx context.Context, rv string, asked *Relisting) (string, error) {
 	cluster := r.askCluster(ctx)
 	schema := r.askSchema(ctx)
@@ -41,8 +41,8 @@ func (r *Resumer) relist(ctx context.Context, rv string, asked *Relisting) (stri
 	listed, changed, err := r.relistAt(ctx, rv, how)
 	if rv != "" && (isExpired(err) || isTooLarge(err) || isNotUnderstood(err)) {
 		how.Newest = true
-		how.Expired = how.Expired && !isTooLarge(err) // It would not return single objects at the version of the newest list either.
-		asked = r.demand(how)                         // So that the next List relists as closely if this one fails.
+		how.Expired = how.Expired && !isTooLarge(err) // Such a server would not return single objects at that version either.
+		asked = r.demand(how)                         // If this list fails, the next one compares as closely.
 		how = *asked
 		listed, changed, err = r.relistAt(ctx, "", how)
 	}
@@ -55,13 +55,13 @@ func (r *Resumer) relist(ctx context.Context, rv string, asked *Relisting) (stri
 	r.cuts = 0
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.next == asked { // Else another relist was demanded meanwhile.
+	if r.next == asked { // Otherwise another relist was demanded meanwhile.
 		r.next = nil
 	}
 	r.caughtUp, r.eventless = true, true
 	contradicted := how.Cause == checkpoint.CauseServerBehind || how.Cause == checkpoint.CauseContradiction
 	switch {
-	case contradicted && !changed: // The versions of this server's lists say nothing.
+	case contradicted && !changed: // The versions of this server's lists cannot be compared with the store's.
 		r.questioning = questionUseless
 	case r.questioning != questionUseless:
 		r.questioning = questionAnswered
@@ -70,8 +70,8 @@ func (r *Resumer) relist(ctx context.Context, rv string, asked *Relisting) (stri
 }
 
 const (
-	// spreadObject is how much longer a relist may wait for each object that it lists: more
-	// than the API server needs for it.
+	// spreadObject is how much longer a relist may wait for each object that it lists. The API server needs less for an
+	// object.
 	spreadObject = 100 * time.Microsecond
 	// spreadLeast: smaller lists do not wait.
 	spreadLeast = 1000
@@ -96,15 +96,14 @@ func (r *Resumer) spreadOut(ctx context.Context, how *Relisting) error {
 	}
 }
 
-// errOlder means that a list is older than was asked for.
+// errOlder means that a list is older than the version that was asked for.
 var errOlder = errors.New("the server is behind")
 
-// anyVersion asks for a list of any version, as from the watch cache, however old.
+// anyVersion asks for a list of any version, however old. The watch cache serves it.
 const anyVersion = "0"
 
-// relistAt relists, and reports whether the store was otherwise before. Of the ways to list it takes the first that is
-// possible: the metadata of all objects, and then those that have changed; all objects, item by item; all, as the client
-// lists.
+// relistAt relists, and reports whether the store has changed. It takes the first way to list that is possible: the
+// metadata of all objects, and then the changed objects; all objects, item by item; all objects, in the client's pages.
 func (r *Resumer) relistAt(ctx context.Context, rv string, how Relisting) (listed string, changed bool, err error) {
 	for _, way := range []func(context.Context, string, Relisting) (string, bool, error){r.byVersion, r.byItem, r.byPages} {
 		listed, changed, err = way(ctx, rv, how)
@@ -116,7 +115,7 @@ func (r *Resumer) relistAt(ctx context.Context, rv string, how Relisting) (liste
 	return listed, changed, err
 }
 
-// errNotThisWay means that the next way to list is to be tried.
+// errNotThisWay means that relistAt must try the next way to list.
 var errNotThisWay = errors.New("a list is not possible in this way")
 
 // withRelist compares the store with the objects that list receives. list returns their resourceVersion.
@@ -132,9 +131,8 @@ func (r *Resumer) withRelist(how Relisting, list func(*relist) (string, error)) 
 	return listed, changed, err
 }
 
-// listOptions returns the options of client-go's Reflector (reflector.go, list), and sets
-// ResourceVersionMatch, which client-go does not. After a list that was cut it asks for pages: the
-// smaller they are, the less is lost with the next cut.
+// listOptions returns the options of client-go's Reflector (reflector.go, list), and also sets ResourceVersionMatch.
+// After a list that was cut it asks for pages: the smaller they are, the less is lost with the next cut.
 func (r *Resumer) listOptions(rv string) metav1.ListOptions {
 	o := metav1.ListOptions{ResourceVersion: rv, Limit: pageSize}
 	if r.cuts > 0 {
@@ -156,13 +154,13 @@ func (r *Resumer) listOptions(rv string) metav1.ListOptions {
 const (
 	// pageSize is client-go's.
 	pageSize = 500
-	// cutPageShare: after a cut, pages are of fewer objects, and of half as many after each further
-	// one. But the server does not compress less than 128 KB.
+	// cutPageShare: after a cut a page has pageSize/cutPageShare objects, and half as many after each further cut. The
+	// server does not compress less than 128 KB.
 	cutPageShare = 8
 )
 
-// byPages lists as client-go does, and compares the store with the list as the client decodes it. The list has the
-// version of its first page: if the pages are not of one snapshot, the watch brings what happened between them.
+// byPages lists as client-go does, and compares the store with the decoded objects. The list has the version of its
+// first page: if the pages are not of one snapshot, the watch brings the changes between them.
 func (r *Resumer) byPages(ctx context.Context, rv string, how Relisting) (string, bool, error) {
 	return r.withRelist(how, func(relist *relist) (string, error) {
 		o := r.listOptions(rv)
@@ -190,8 +188,8 @@ func (r *Resumer) byPages(ctx context.Context, rv string, how Relisting) (string
 	})
 }
 
-// notOlder returns errOlder for a list that is older than was asked for. A ListerWatcher
-// may ask for another version, and the store must not go back.
+// notOlder returns errOlder for a list that is older than asked. A ListerWatcher may ask for another version, and the
+// store must not go back.
 func notOlder(listed, asked string) error {
 	if order, ok := checkpoint.CompareVersions(listed, asked); ok && order < 0 {
 		return fmt.Errorf("%w: the list is of version %s, asked for was %s", errOlder, listed, asked)

@@ -29,10 +29,10 @@ type handover struct {
 	cancel          context.CancelFunc // Ends the context of the watch.
 	resourceVersion string
 	opened          time.Time
-	lasts           time.Duration // What it was opened for. It ends before its time if it ends earlier.
-	answer          *reply        // To the question that was asked beside it. Nil: there was none.
+	lasts           time.Duration // The timeout that it was opened with. It ends before its time if it ends earlier.
+	answer          *reply        // The answer to the question beside it. Nil: there was no question.
 	meter           request.Meter
-	quiet           int          // For how many ticks nothing has come yet, see follow.
+	quiet           int          // The number of silent ticks so far, see follow.
 	first           *watch.Event // An event that was received already, or nil.
 	unproven        bool         // A resumed watch, which must not close at once.
 }
@@ -52,8 +52,8 @@ func (r *Resumer) takeHandover() *handover {
 	return h
 }
 
-// forced returns how a relist was demanded, or nil.
-func (r *Resumer) forced() *Relisting {
+// demanded returns how the next List relists, or nil.
+func (r *Resumer) demanded() *Relisting {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.next
@@ -79,7 +79,7 @@ const (
 	// as expired, because servers that keep no history close it at once instead of
 	// answering 410 (kubernetes#104171).
 	quickClose = 2 * time.Second
-	// closedAtOnce is the reason for a relist after that.
+	// closedAtOnce is the reason for a relist after quickClose.
 	closedAtOnce = "a resumed watch was closed at once, without an event"
 )
 
@@ -93,13 +93,14 @@ func (r *Resumer) resume(ctx context.Context, rv string) (*Relisting, error) {
 	case err != nil:
 		return nil, err
 	}
-	if open.unproven = open.answer == nil || open.answer.ResourceVersion != rv; open.unproven { // Else no event can be missing.
+	// If the answer has the store's version, no event can be missing.
+	if open.unproven = open.answer == nil || open.answer.ResourceVersion != rv; open.unproven {
 		err = open.await(ctx)
 	}
 	if err != nil {
 		how = r.ended(ending{err: err, byEvent: true})
 	} else {
-		how = r.forced() // Demanded meanwhile.
+		how = r.demanded() // Demanded meanwhile.
 	}
 	switch {
 	case how != nil:
@@ -113,13 +114,13 @@ func (r *Resumer) resume(ctx context.Context, rv string) (*Relisting, error) {
 	return nil, r.handOver(open)
 }
 
-// openedLate: if a watch takes longer to open, another server may have opened it than the one that has answered or listed,
-// and its etcd may have been put back. Go's HTTP/2 transport sends a request again, on another connection, if the first
-// server has not processed it.
+// openedLate: if a watch takes longer to open, the server that has opened it may not be the one that has answered or
+// listed, and its etcd may have been put back. Go's HTTP/2 transport sends a request again, on another connection, if
+// the first server has not processed it.
 const openedLate = 2 * time.Second
 
-// open opens a watch, and asks beside it what has to be asked before it is read. It returns how to relist if the
-// server's history may not be the store's, or the watch cannot be opened for a reason that lasts.
+// open opens a watch, and calls check beside it. It returns how to relist if the server's history may not be the
+// store's, or if the watch cannot be opened for a reason that lasts.
 func (r *Resumer) open(ctx context.Context, o metav1.ListOptions) (*handover, *Relisting, error) {
 	watching, cancel := context.WithCancel(ctx)
 	h := &handover{cancel: cancel, resourceVersion: o.ResourceVersion}
@@ -164,7 +165,7 @@ func (r *Resumer) open(ctx context.Context, o metav1.ListOptions) (*handover, *R
 	return nil, how, err
 }
 
-// check asks which cluster the server is of, and the question if it is due, at the same time. It notes the answer.
+// check asks for the server's cluster, and asks the question if it is due, at the same time. It notes the answer.
 func (r *Resumer) check(ctx context.Context, h *handover) (*Relisting, error) {
 	cluster := r.askCluster(ctx)
 	if r.isDue() {
@@ -185,15 +186,15 @@ func (r *Resumer) check(ctx context.Context, h *handover) (*Relisting, error) {
 	}
 }
 
-// askCluster begins to ask which cluster the server is of. The answer is how to relist, nil if the store is of the same
-// one, or that is not known.
+// askCluster begins to ask which cluster the server belongs to. The answer is how to relist if the store is of another
+// cluster. It is nil if the cluster is the same or not known.
 func (r *Resumer) askCluster(ctx context.Context) <-chan *Relisting {
 	answer := make(chan *Relisting, 1)
 	go func() { answer <- r.cluster(ctx) }()
 	return answer
 }
 
-// await waits for the first event, until the watch is quiet. kube-apiserver says 410 in the first event of a stream
+// await waits for the first event, or until the watch is quiet. kube-apiserver says 410 in the first event of a stream
 // that it has opened. If the Reflector were the first to read that, it would wait for 0.8 to 1.6 s before it
 // lists. If the watch has ended, await returns the error.
 func (h *handover) await(ctx context.Context) error {

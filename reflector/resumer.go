@@ -23,12 +23,12 @@ type Relisting struct {
 	Cause checkpoint.Cause
 	// Reason is for people, and empty if the Cause says all.
 	Reason string
-	// Rewrite makes the store write every item anew, even if it has the same.
+	// Rewrite makes the store write every item anew, even an unchanged one.
 	Rewrite bool
-	// Newest means that the list is of the newest state that there is, whatever its version.
+	// Newest means that the list shows the newest state, whatever its version.
 	Newest bool
-	// Expired means that the server no longer has the history since the store's version, and
-	// that nothing else is wrong: the store has what the server once had.
+	// Expired means that the server no longer has the history since the store's version. Nothing else is wrong: the
+	// store equals a former state of the server.
 	Expired bool
 	// Schema identifies the server's schema of the objects before the list. Empty if it is
 	// not known.
@@ -43,23 +43,23 @@ func (how Relisting) String() string {
 	return string(how.Cause) + ": " + how.Reason
 }
 
-// Options configures [NewResumer]. Fields are required, unless it is said what zero means.
+// Options configures [NewResumer]. A field is required unless its comment says what zero means.
 type Options struct {
-	// ListerWatcher says itself if its watches cannot begin with all objects, see k8s.io/client-go/util/watchlist: a
-	// wrapper of client-go would hide it.
+	// ListerWatcher itself says if its watches cannot begin with all objects (k8s.io/client-go/util/watchlist). A
+	// wrapper of client-go would hide that.
 	ListerWatcher cache.ListerWatcherWithContext
-	// Sink is what the Resumer keeps up to date, together with the Reflector. It is loaded already.
+	// Sink is kept up to date by the Resumer and the Reflector. It is loaded already.
 	Sink *Sink
 	// NeverResume makes every List a relist, for servers that keep no history
 	// or accept any resourceVersion.
 	NeverResume bool
-	// Cluster asks which cluster the server is of, at a start and before each watch that is opened. It returns
-	// how to relist if the store is of another one, and nil if it does not know.
+	// Cluster asks which cluster the server belongs to, at a start and before each watch. It returns how to relist if
+	// the store is of another cluster, and nil if it does not know.
 	Cluster func(context.Context) *Relisting
-	// Ask, if the requests of the ListerWatcher are seen, asks the server for one object of the list. Its error wraps request.ErrNotSeen or
-	// request.ErrUnsupported where only the ListerWatcher can ask.
+	// Ask asks the server for one object of the list. It is nil if the requests of the ListerWatcher are not seen. Its
+	// error wraps request.ErrNotSeen or request.ErrUnsupported if only the ListerWatcher can ask.
 	Ask func(context.Context) (request.Answer, error)
-	// Schema, if they are seen, asks for what Relisting.Schema is.
+	// Schema asks for Relisting.Schema. It is nil where Ask is nil.
 	Schema func(context.Context) (string, error)
 	// Spread bounds the time that a relist waits after an open watch has expired, because
 	// many clients lose their history at once. 0: it does not wait.
@@ -80,25 +80,27 @@ type Options struct {
 //	        │ ◄────────────────────────────── events, as they come
 //	        │ Add, Update, Delete, Bookmark ► Sink
 //
-// The Reflector believes that it lists. In fact its List brings the store up to date before it returns, and what it
-// returns is empty. So its Replace has nothing to do, and its backoff, its types and its errors are client-go's.
+// After a failed watch the Reflector waits 0.8 to 1.6 s before its next List.
+//
+// The Reflector believes that it lists. In fact List brings the store up to date, and returns an empty list. So the
+// Reflector's Replace has nothing to do. Its backoff, its types and its errors are client-go's.
 //
 // An event:
-//  1. The watcher reads it ahead, and notes that the server was heard.
+//  1. The watcher reads it ahead, and notes that the server has sent something.
 //  2. The Reflector takes it, and calls Add, Update, Delete or Bookmark of the Sink.
 //  3. Sink.apply writes it as one batch, and publishes its delta (event.go).
 //
 // A start:
 //  1. The Reflector calls List. The store has a version: the Resumer asks the question, and opens the watch beside it.
-//  2. The answer does not contradict the store: the Resumer waits for the first event of the watch, or its silence.
+//  2. The answer does not contradict the store: the Resumer waits until the watch has sent an event or is quiet.
 //  3. List returns an empty list. The Reflector calls Watch, and gets the watch that is open.
-//  4. The store has caught up when the watch is quiet, or has brought what the answer knows of (caughtup.go).
+//  4. The store has caught up when the watch is quiet, or has reached the version of the answer (caughtup.go).
 //
 // A 410:
 //  1. The watcher notes how to relist, and passes the error on. The Reflector calls List.
-//  2. The Resumer lists metadata, and gets what has changed by its name. Where that would not prove that the store
+//  2. The Resumer lists metadata, and gets each changed object by name. Where that would not prove that the store
 //     equals the list, it lists all objects.
-//  3. The list is complete: the Sink applies what differs, and the store is at the version of the list.
+//  3. The list is complete: the Sink applies the differences, and the store is at the version of the list.
 //  4. List returns an empty list of that version, and the Reflector calls Watch.
 type Resumer struct {
 	lw          cache.ListerWatcherWithContext
@@ -117,7 +119,7 @@ type Resumer struct {
 	listing sync.Mutex
 	// Guarded by listing:
 	paginated bool // The server pages even lists that its watch cache could serve.
-	wasCut    bool // The last relist by version was cut, or put off by the server.
+	wasCut    bool // The last relist by version was cut, or the server put it off.
 	cuts      int  // How many lists were cut since the last complete one.
 	watchers  sync.WaitGroup
 
@@ -127,8 +129,8 @@ type Resumer struct {
 	next        *Relisting
 	questioning questioning
 	caughtUp    bool // The store has caught up with the server once.
-	// eventless: no event came since the last relist. If the watch then
-	// expires, the relist made no progress (kubernetes#133810).
+	// eventless: no event has come since the last relist. If the watch expires now, that relist made no progress
+	// (kubernetes#133810).
 	eventless bool
 	// handover is the open watch that the Reflector's next Watch gets.
 	handover *handover
@@ -171,9 +173,9 @@ func (r *Resumer) Watch(o metav1.ListOptions) (watch.Interface, error) {
 	return r.WatchWithContext(context.Background(), o)
 }
 
-// Stop is called after the Reflector has ended. It ends a watch that was kept for the
-// Reflector, and waits for the others. It does not wait for a List that hangs in a
-// ListerWatcher that ignores its context; the Sink must refuse what that may still bring.
+// Stop is called after the Reflector has ended. It ends a watch that was kept for the Reflector, and waits for the
+// others. It does not wait for a List whose ListerWatcher ignores its context. The Sink must refuse the items of such a
+// List.
 func (r *Resumer) Stop() {
 	r.mu.Lock()
 	r.stopped = true
@@ -198,8 +200,8 @@ func (r *Resumer) ForceRelist(how Relisting) {
 	}
 }
 
-// demand makes the next List relist, as closely as this demand and those that were
-// not met yet need. It returns the merged demand, which relist takes.
+// demand makes the next List relist. Earlier demands that were not met yet are merged into this one: the closest
+// comparison wins. demand returns the merged demand, which relist takes.
 func (r *Resumer) demand(how Relisting) *Relisting {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -210,8 +212,8 @@ func (r *Resumer) demand(how Relisting) *Relisting {
 	return r.next
 }
 
-// found demands a relist because the server's history is not the store's, which an operator should know. What else
-// makes the Resumer relist is ordinary, and what the owner of the Resumer demands, the owner has logged.
+// found demands a relist because the server's history is not the store's. It logs that for the operator. Other causes
+// of the Resumer are ordinary. The owner of the Resumer logs its own demands.
 func (r *Resumer) found(how Relisting) *Relisting {
 	r.log.Info("Relisting", "cause", how.Cause, "reason", how.Reason)
 	return r.demand(how)
@@ -235,7 +237,7 @@ func (r *Resumer) ListWithContext(ctx context.Context, _ metav1.ListOptions) (ru
 }
 
 func (r *Resumer) update(ctx context.Context) (rv string, err error) {
-	how := r.forced()
+	how := r.demanded()
 	rv = r.sink.resourceVersion()
 	switch {
 	case how != nil:
@@ -248,12 +250,12 @@ func (r *Resumer) update(ctx context.Context) (rv string, err error) {
 			return rv, err
 		}
 	}
-	if rv == "" { // So that time does not go back, and a server that is behind is noticed.
+	if rv == "" { // Then time does not go back, and a server that is behind is noticed.
 		rv = r.sink.lastVersion()
 	}
 	r.informer.Relisting(*how)
 	level := 2
-	if how.Expired && !r.isCaughtUp() { // The start has said that the watch is resumed.
+	if how.Expired && !r.isCaughtUp() { // The start has logged that the watch is resumed.
 		level = 0
 	}
 	r.log.V(level).Info("Relisting", "cause", how.Cause, "reason", how.Reason)
@@ -266,7 +268,7 @@ func (r *Resumer) update(ctx context.Context) (rv string, err error) {
 // WatchWithContext implements [cache.WatcherWithContext].
 func (r *Resumer) WatchWithContext(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
 	open := r.takeHandover()
-	if how := r.forced(); how != nil { // Demanded since the List.
+	if how := r.demanded(); how != nil { // Demanded since the List.
 		if open != nil {
 			open.Stop()
 		}
@@ -295,7 +297,7 @@ func (r *Resumer) WatchWithContext(ctx context.Context, o metav1.ListOptions) (w
 	return w, nil
 }
 
-// reopen opens a watch without a List before it, or behind a list that has left none open.
+// reopen opens a watch if no List has left one open.
 func (r *Resumer) reopen(ctx context.Context, o metav1.ListOptions) (*handover, error) {
 	open, how, err := r.open(ctx, o)
 	switch {
@@ -310,14 +312,15 @@ func (r *Resumer) reopen(ctx context.Context, o metav1.ListOptions) (*handover, 
 // An ending is how a watch has ended, or why it could not be opened.
 type ending struct {
 	err      error // Nil if the watch was closed without one.
-	early    bool  // It has ended before its time.
+	early    bool  // The watch has ended before its time.
 	sawEvent bool
 	byEvent  bool // The error was an event of the open watch.
 }
 
 // ended decides what the next List does after a watch has ended. It relists if the watch has expired, or has
-// failed in the server, as client-go does; else it resumes at the store's version. Only a list after an expired
-// watch may have to be the newest: the history of any other is still there. ended returns how to relist, or nil.
+// failed in the server, as client-go does. Otherwise it resumes at the store's version. Only after an expired watch may
+// the list have to be the newest. After any other end the server still has the history. ended returns how to relist, or
+// nil.
 func (r *Resumer) ended(e ending) *Relisting {
 	if e.early || e.err != nil {
 		r.doubt()

@@ -23,7 +23,7 @@ const (
 	versionKey       = "version" // Its resourceVersion.
 )
 
-// SinkOptions configures [NewSink]. Fields are required, unless it is said what zero means.
+// SinkOptions configures [NewSink]. A field is required unless its comment says what zero means.
 type SinkOptions struct {
 	DB       *persist.DB
 	Space    string
@@ -32,11 +32,11 @@ type SinkOptions struct {
 	Informer Informer
 	Detector cache.MutationDetector
 	Logger   klog.Logger
-	// Example has the Go type of the objects that come, and NewObject returns an empty object
-	// of what the transform makes of them.
+	// Example has the Go type of the objects that come. NewObject returns an empty object of the type that is stored:
+	// the transform may return another one.
 	Example   runtime.Object
 	NewObject func() any
-	// MaxPendingBytes is that of the DB, 0 if it has its default. A relist applies an eighth of it at once.
+	// MaxPendingBytes is the DB's limit. 0 means the default. A relist applies an eighth of it at once.
 	MaxPendingBytes int64
 }
 
@@ -50,28 +50,29 @@ type Sink struct {
 	space      string
 	bucket     persist.Bucket
 	indexer    *indexer.Indexer
-	log        *queue.Log
+	queue      *queue.Log
 	informer   Informer
 	detector   cache.MutationDetector
 	logger     klog.Logger
 	example    runtime.Object
 	newObject  func() any
-	storedType reflect.Type // Of what newObject returns.
+	storedType reflect.Type // The type that newObject returns.
 	batchBytes int          // About how much a relist applies at once.
 	closed     chan struct{}
 
 	mu sync.Mutex // Held while an event is applied. A stopped Reflector may still be relisting.
-	// record is the checkpoint as of the last batch.
-	record  checkpoint.Record
-	written checkpoint.Record // The checkpoint that was put last.
+	// record is what the next batch stores; it may be ahead of the file.
+	record checkpoint.Record
+	// written is what the last batch put. A bookmark does not change it.
+	written checkpoint.Record
 	stopped bool
-	stores  bool // The log stores the deltas of the changes that are staged.
+	stores  bool // The queue stores the deltas of the changes that are staged.
 	// transform is nil until Load, and if there is none.
 	transform cache.TransformFunc
 	// trusted says that a watch can be resumed at the resourceVersions of events and bookmarks.
 	// It is false after a list that has no resourceVersion to watch from, or an object newer than
-	// itself, until the next list: the watch from there brings a state, and not what was deleted
-	// before.
+	// itself, until the next list. A watch from there begins with the present objects. It does not report
+	// earlier deletions.
 	trusted bool
 	// filling says that the first list into an empty store is not complete yet.
 	filling bool
@@ -80,10 +81,10 @@ type Sink struct {
 	// want has the versions that the checkpoint gets when a relist is finished. Until
 	// then record has the versions that the stored objects were made with.
 	want checkpoint.Want
-	// clusterID is that of the server, empty until it has told.
+	// clusterID is the server's id. It is empty until the server has answered.
 	clusterID string
-	// refused says that an object was left out, or an event not applied, since the last list
-	// began, so that the store may lack an object that the server has.
+	// refused says that since the last list began an object was left out or an event not applied. The store may
+	// then lack an object that the server has.
 	refused bool
 	// distrusted says that nobody knows what the objects are, see [Sink.Distrust].
 	distrusted bool
@@ -98,7 +99,7 @@ var (
 func NewSink(o SinkOptions) *Sink {
 	return &Sink{
 		db: o.DB, space: o.Space, bucket: persist.Bucket{Space: o.Space, Name: checkpointBucket},
-		indexer: o.Indexer, log: o.Log, informer: o.Informer, detector: o.Detector, logger: o.Logger,
+		indexer: o.Indexer, queue: o.Log, informer: o.Informer, detector: o.Detector, logger: o.Logger,
 		example: o.Example, newObject: o.NewObject, storedType: reflect.TypeOf(o.NewObject()), closed: make(chan struct{}),
 		batchBytes: int(cmp.Or(o.MaxPendingBytes, 8*relistBytes) / 8),
 	}
@@ -107,8 +108,7 @@ func NewSink(o SinkOptions) *Sink {
 // Buckets returns the names of the buckets that a Sink has in its space.
 func Buckets() []string { return []string{checkpointBucket, stagedBucket} }
 
-// Load reads the checkpoint and decides what it is good for. Objects are transformed from
-// now on.
+// Load reads the checkpoint and decides how to start. Objects are transformed from now on.
 func (k *Sink) Load(want checkpoint.Want, transform cache.TransformFunc) checkpoint.Decision {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -120,7 +120,7 @@ func (k *Sink) Load(want checkpoint.Want, transform cache.TransformFunc) checkpo
 	}
 	if found != nil {
 		k.written = *found
-		*found = k.passed(*found)
+		*found = k.atLastBookmark(*found)
 		k.record = *found
 	}
 	k.record.Identity = want.Identity
@@ -130,7 +130,7 @@ func (k *Sink) Load(want checkpoint.Want, transform cache.TransformFunc) checkpo
 	}
 	decision := checkpoint.Decide(evidence, want)
 	if decision.StartOverPending || decision.StartOverAll {
-		if err := k.log.StartOver(func(_ string, waiting int) bool { return decision.StartOverAll || waiting > 0 }); err != nil {
+		if err := k.queue.StartOver(func(_ string, waiting int) bool { return decision.StartOverAll || waiting > 0 }); err != nil {
 			k.logger.Error(err, "Could not have handlers start over")
 		}
 	}
@@ -206,9 +206,8 @@ func (k *Sink) ClusterKnown() bool {
 	return k.clusterID != ""
 }
 
-// SetCluster compares the identity of the cluster, which is not empty, with the
-// checkpoint's. If the checkpoint has none yet, it is stored at once, because the next
-// process needs it and the next event may be long in coming.
+// SetCluster compares the cluster's id with the checkpoint's. want.ClusterID is not empty. If the checkpoint has no id
+// yet, this one is stored at once, because the next process needs it and the next event may be long in coming.
 func (k *Sink) SetCluster(want checkpoint.Want) (checkpoint.Decision, error) {
 	if err := k.lockOpen(); err != nil {
 		return checkpoint.Decision{}, err
@@ -230,12 +229,12 @@ func (k *Sink) SetCluster(want checkpoint.Want) (checkpoint.Decision, error) {
 	return decision, k.storeLocked()
 }
 
-// SetIndexVersion notes that there are other indices, whose entries are made. Of several calls the
-// last one calls versionOf last.
+// SetIndexVersion records the index version after AddIndexers has built the entries. Of several calls the last one
+// calls versionOf last.
 func (k *Sink) SetIndexVersion(versionOf func() string) error {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	if k.stopped { // The next Load will find the difference, and so will one that is still to come.
+	if k.stopped { // The next Load finds the difference.
 		return nil
 	}
 	valid := k.record.IndexVersion == k.want.IndexVersion
@@ -247,8 +246,8 @@ func (k *Sink) SetIndexVersion(versionOf func() string) error {
 	return k.storeLocked()
 }
 
-// Distrust makes the next process serve nothing that is stored, and list: nobody knows what the
-// ListerWatcher asks for. It reports whether that is news.
+// Distrust makes the next process list, and serve no stored object before: nobody knows what the ListerWatcher asks
+// for. It reports whether that is news.
 func (k *Sink) Distrust() (news bool) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -264,8 +263,8 @@ func (k *Sink) Distrust() (news bool) {
 	return true
 }
 
-// putCheckpoint encodes the checkpoint, and returns what puts it into a batch. From one event to the next only the
-// resourceVersion changes, so it has a key of its own. The rest is put when it differs from what was put last. A batch
+// putCheckpoint encodes the checkpoint, and returns a function that puts it into a batch. From one event to the next
+// only the resourceVersion changes, so it has a key of its own. The rest is put when it differs from written. A batch
 // fails only after Close.
 func (k *Sink) putCheckpoint() func(*persist.Batch) {
 	r, rv := k.record, []byte(k.record.ResourceVersion)
@@ -293,8 +292,8 @@ func (k *Sink) Stop() {
 
 var errStopped = errors.New("warmwatch: the informer has stopped")
 
-// lockOpen locks Sink.mu, unless the Sink refuses everything. What comes from the server begins with it, because a List
-// may hang beyond the end of its informer.
+// lockOpen locks Sink.mu, or returns an error if the Sink has stopped. Every method that receives something from the
+// server begins with it, because a List may hang beyond the end of its informer.
 func (k *Sink) lockOpen() error {
 	k.mu.Lock()
 	if k.stopped {

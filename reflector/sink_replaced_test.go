@@ -47,7 +47,7 @@ func readDeltas(t *testing.T, c *queue.Consumer) (said []string) {
 // consumerOf returns a consumer that has passed its initial list.
 func consumerOf(t *testing.T, k *Sink) *queue.Consumer {
 	t.Helper()
-	c := k.log.Plain()
+	c := k.queue.Plain()
 	if err := errors.Join(c.BeginList(), c.EndList()); err != nil {
 		t.Fatal(err)
 	}

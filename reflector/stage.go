@@ -9,8 +9,8 @@ import (
 	"github.com/warmwatch/warmwatch/persist"
 )
 
-// stagedBucket has the objects that a relist has staged, beyond those that it keeps in
-// memory. What a crash leaves in it is dropped by the next relist: before it puts something there, and when it is done.
+// stagedBucket has the staged objects of a relist that it does not keep in memory. The next relist drops what a crash
+// has left there: before it puts something there, and when it is done.
 const stagedBucket = "staged"
 
 // stage holds the objects of a list that differ from the store, until the list is
@@ -75,7 +75,7 @@ func (st *stage) each(fn func([]item) error) error {
 		if err != nil {
 			return err
 		}
-		if len(items) == 0 { // A scan finds nothing of a damaged page.
+		if len(items) == 0 { // A scan skips a damaged page.
 			return &persist.CorruptError{Bucket: st.bucket, Err: fmt.Errorf("%d objects are staged, expected %d", read, len(st.spilled))}
 		}
 		read += len(items)
@@ -91,7 +91,7 @@ func (st *stage) each(fn func([]item) error) error {
 	return fn(items)
 }
 
-// read decodes the next objects of the bucket, with records of their own: those that were put belong to the DB.
+// read decodes the next objects of the bucket. They get new records: the records that were put belong to the DB.
 func (st *stage) read(from string) (items []item, err error) {
 	s, err := st.db.Snapshot(st.bucket.Space)
 	if err != nil {
@@ -119,5 +119,5 @@ func (st *stage) read(from string) (items []item, err error) {
 	return items, err
 }
 
-// drop removes with the batch what is staged in the file.
+// drop removes, with the batch, everything that is staged in the file.
 func (st *stage) drop(b *persist.Batch) { b.Drop(st.bucket) }

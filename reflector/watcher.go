@@ -14,10 +14,10 @@ import (
 // at the same time.
 const eventBuffer = 128
 
-// endsEarly: a watch that ends more than this before its time was cut.
+// endsEarly: a watch that ends earlier than this before its timeout was cut.
 const endsEarly = time.Second
 
-// watcher passes the events of a watch on, and notes how it ends.
+// watcher forwards the events of a watch, and notes how the watch ends.
 type watcher struct {
 	r        *Resumer
 	inner    *handover
@@ -26,8 +26,8 @@ type watcher struct {
 	ended    chan struct{} // Closed when nothing comes any more.
 	stopOnce sync.Once
 	expired  chan string // Capacity 1: the reason why the watch must end now.
-	// received counts the events, and asked the calls of ResultChan: the Reflector makes one
-	// before each event, when it is done with the one before.
+	// received counts the events. asked counts the calls of ResultChan: the Reflector calls it before each event, when
+	// it is done with the one before.
 	received, asked atomic.Int64
 }
 
@@ -51,14 +51,14 @@ func (w *watcher) ResultChan() <-chan watch.Event {
 	return w.events
 }
 
-// behind reports whether an event was received that the Reflector is not done with, or may be on its way from the
+// behind reports whether the Reflector is not done with a received event, or an event may be on its way from the
 // client.
 func (w *watcher) behind() bool {
 	decoding := w.inner.meter.Bytes() > 0 && !w.inner.meter.Waits()
 	return decoding || w.received.Load() > max(0, w.asked.Load()-1)
 }
 
-// came returns a number that grows with what comes.
+// came returns a number that grows with every event and every byte of one.
 func (w *watcher) came() int64 { return w.received.Load() + w.inner.meter.Bytes() }
 
 // Stop implements [watch.Interface].
@@ -66,11 +66,11 @@ func (w *watcher) Stop() {
 	w.stopOnce.Do(func() { close(w.stopped) })
 }
 
-// expire ends the watch with a 410, as a server that no longer has the history.
+// expire ends the watch with a 410, as a server does that no longer has the history.
 func (w *watcher) expire(reason string) {
 	select {
 	case w.expired <- reason:
-	default: // It is about to end already.
+	default: // The watch is about to end already.
 	}
 }
 
@@ -86,23 +86,22 @@ func (w *watcher) run() {
 		close(w.ended)
 		close(w.events)
 	}()
-	// fail sends an error to the Reflector. It calls ended before, because the
-	// Reflector may call List at once.
+	// fail sends an error to the Reflector. It calls ended first, because the Reflector may call List at once.
 	fail := func(status runtime.Object) {
 		err = apierrors.FromObject(status)
 		w.r.ended(ending{err: err, sawEvent: sawEvent, byEvent: true})
 		w.r.informer.Disconnected(err)
 		w.send(watch.Event{Type: watch.Error, Object: status})
 	}
-	pass := func(e watch.Event) bool {
+	forward := func(e watch.Event) bool {
 		sawEvent = true
 		if e.Type != watch.Bookmark {
-			w.r.sink.passing(e.Object)
+			w.r.sink.checkType(e.Object)
 		}
 		w.r.informer.Contact()
 		return w.send(e)
 	}
-	if first := w.inner.first; first != nil && !pass(*first) {
+	if first := w.inner.first; first != nil && !forward(*first) {
 		return
 	}
 	for {
@@ -124,7 +123,7 @@ func (w *watcher) run() {
 				return
 			}
 			w.received.Add(1)
-			if !pass(e) {
+			if !forward(e) {
 				return
 			}
 		}

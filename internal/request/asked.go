@@ -18,7 +18,7 @@ type Asked struct {
 	Namespace string
 	// The selectors, as [Labels] and [Fields] return them.
 	LabelSelector, FieldSelector string
-	// ShardSelector as it is written, because nobody but the server can read it.
+	// ShardSelector as it is written: only the server can read it.
 	ShardSelector string
 	// Metadata says that only the metadata of the objects is asked for.
 	Metadata bool
@@ -35,7 +35,7 @@ func (a Asked) String() string {
 	return text
 }
 
-// Of returns what a request asks for. It fails if that is not a list of a resource, or a watch.
+// Of returns what a request asks for. It fails if the request is neither a list of a resource nor a watch.
 func Of(r *http.Request) (Asked, error) {
 	a, _, ok := ofPath(r.URL.Path)
 	if !ok || r.Method != http.MethodGet {
@@ -55,10 +55,10 @@ func Of(r *http.Request) (Asked, error) {
 	return a, nil
 }
 
-// ofPath reads the end of a path, because a proxy may have put something before it:
+// ofPath reads the end of a path, because a proxy may have put a prefix before it:
 // api/VERSION/RESOURCE or apis/GROUP/VERSION/RESOURCE, the resource perhaps in
-// namespaces/NAMESPACE. It also returns what came before. No group is called api. Behind
-// namespaces, api and apis are the names of namespaces, in which an object is asked for.
+// namespaces/NAMESPACE. It also returns the prefix. No group is called api. Behind
+// namespaces, api and apis are names of namespaces: such a request asks for an object.
 func ofPath(path string) (a Asked, prefix string, ok bool) {
 	segments := strings.Split(strings.Trim(path, "/"), "/")
 	endsWith := func(length int, root string) (end []string, ok bool) {
@@ -87,8 +87,8 @@ func ofPath(path string) (a Asked, prefix string, ok bool) {
 	return Asked{}, "", false
 }
 
-// Labels returns a label selector in the form that other spellings of it have too: sorted,
-// key=value and key!=value instead of key in (value) and key notin (value).
+// Labels returns one spelling for all spellings of a label selector: sorted, with key=value and key!=value instead of
+// key in (value) and key notin (value).
 func Labels(selector string) (string, error) {
 	s, err := labels.Parse(selector)
 	if err != nil {

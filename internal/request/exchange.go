@@ -15,7 +15,7 @@ type exchangeKey struct{}
 // An exchange is a List call whose request a [Transport] sends in another form, or one that opens
 // a watch.
 type exchange struct {
-	// send sends the request in its other form, and returns the response that the client gets. One at a time runs.
+	// send sends the request in its other form, and returns the response for the client. One send runs at a time.
 	send  func(t Transport, r *http.Request) (*http.Response, error)
 	watch bool // The call opens a watch, and reads it.
 
@@ -28,20 +28,20 @@ type exchange struct {
 	ended bool       // The call has returned.
 }
 
-// errAnswered ends a List call whose answer the client is not to decode.
+// errAnswered ends a List call whose answer the client must not decode.
 var errAnswered = errors.New("the answer was read below the client")
 
 // errMore is returned for a call that has asked for a list, got it, and asked for another one.
 var errMore = errors.New("the call asks for more than one list")
 
-// exchanged calls list, which makes one call with the context it is given, and has a Transport
-// send it by x.send, perhaps more than once: clients repeat requests. send does not run any more when
-// exchanged returns, and the context has ended. A call that gets a list makes no request after it.
-// The error is [ErrNotSeen] if the request did not come to a Transport, and else that of list.
+// exchanged calls list, which makes one call with its context. A Transport sends the request of that call by x.send,
+// perhaps more than once: clients repeat requests. When exchanged returns, send does not run any more, and the context
+// has ended. A call that gets a list makes no request after it. The error is [ErrNotSeen] if the request did not come
+// to a Transport. Otherwise it is the error of list.
 func exchanged(ctx context.Context, x *exchange, list func(context.Context) error) error {
 	ctx, cancel := context.WithCancel(context.WithValue(ctx, exchangeKey{}, x))
 	defer cancel()
-	// Without a Transport, the whole list shall not be asked for.
+	// Without a Transport the request must not be sent: it may ask for the whole list.
 	ctx = httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{GetConn: func(string) {
 		if !x.taken.Load() {
 			x.passed.Store(true)
@@ -65,7 +65,7 @@ func IsTaken(ctx context.Context) bool {
 	return x != nil && x.taken.Load()
 }
 
-// answerTo returns what a client gets for its request instead of what the server has sent.
+// answerTo returns the response that a client gets instead of the server's.
 func answerTo(r *http.Request, contentType string, body io.ReadCloser) *http.Response {
 	return &http.Response{
 		Status: "200 OK", StatusCode: http.StatusOK, Proto: "HTTP/1.1", ProtoMajor: 1, ProtoMinor: 1,
@@ -73,7 +73,7 @@ func answerTo(r *http.Request, contentType string, body io.ReadCloser) *http.Res
 	}
 }
 
-// end waits for what is being sent, and reports whether the request was seen.
+// end waits for a running send, and reports whether the request was seen.
 func (x *exchange) end() bool {
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -92,7 +92,7 @@ func (x *exchange) roundTrip(t Transport, r *http.Request) (*http.Response, erro
 	if x.ended {
 		return nil, errAnswered
 	}
-	// What is sent is not that List any more, to another Transport below this one.
+	// Another Transport below this one must not take the new request for the List.
 	r = r.Clone(context.WithValue(WithoutCheck(r.Context()), exchangeKey{}, (*exchange)(nil)))
 	if r.Header.Get("Accept-Encoding") != "identity" {
 		r.Header.Del("Accept-Encoding") // The transport decompresses only what it has asked for itself.

@@ -16,16 +16,16 @@ import (
 // ErrNoAnswer is returned by [Items] if the server cannot be reached, or ends the connection.
 var ErrNoAnswer = errors.New("the server does not answer")
 
-// Items calls list, which opens one watch with the context it is given that is to begin with all
-// objects (KEP-3157), and reads it up to the bookmark behind them. The [Transport] asks for a list
-// with the options o instead, which unlike a watch may be compressed, see [Link], reads it item by
-// item, and makes events of the items. Objects in protobuf that same reports to be known are left out; same
-// must not keep its bytes, and runs in the goroutine that reads the watch. If the server answers in pages, all are read, if they are of one version, and Items reports that it does.
+// Items calls list. list opens one watch with its context. The watch should begin with all objects (KEP-3157), and list
+// reads it up to the bookmark behind them. The [Transport] asks for a list with the options o instead: unlike a watch
+// it may be compressed, see [Link]. The Transport reads the list item by item, and makes events of the items. same is
+// called for objects in protobuf. If it returns true, the object is left out. same must not keep its bytes. It runs in
+// the goroutine that reads the watch. If the server answers in pages, paged is true, and all pages are read if they are
+// of one version.
 //
-// The error is [ErrNotSeen] as that of [Look], and [ErrUnsupported] if the answer is no list in
-// protobuf or JSON, [ErrNoAnswer] if there is none, and io.ErrUnexpectedEOF if it was cut. It wraps
-// the error of same.
-// Else it is that of list, with what the client makes of other answers of the server.
+// The error is [ErrNotSeen] as in [Look], [ErrUnsupported] if the answer is no list in protobuf or JSON, [ErrNoAnswer]
+// if there is no answer, and io.ErrUnexpectedEOF if it was cut. It wraps the error of same. Otherwise it is the error
+// of list: the client makes errors of other answers of the server.
 func Items(ctx context.Context, o metav1.ListOptions, list func(context.Context) error, same func(Item, []byte) (bool, error)) (paged bool, err error) {
 	x := &items{options: o, same: same}
 	x.exchange.send, x.exchange.watch = x.send, true
@@ -41,14 +41,14 @@ type items struct {
 	options metav1.ListOptions
 	same    func(Item, []byte) (bool, error)
 
-	over atomic.Bool // The list has returned. Its context has ended then, or is about to.
+	over atomic.Bool // list has returned. Its context has ended, or is about to.
 
-	exchange exchange // Its lock is held while a request is sent, and during a Read, and guards:
+	exchange exchange // Its lock is held while a request is sent and during a Read. It guards:
 	pages    *pages   // Nil before there is an answer.
 	buffer   []byte
-	events   []byte // In buffer, that nobody has read yet.
+	events   []byte // The part of buffer that nobody has read yet.
 	err      error  // Why no more is read.
-	cause    error  // The same, if it was not the end of the call.
+	cause    error  // The same, unless the end of the call was the reason.
 	lost     error  // Why the last request got no answer. Clients may hide it.
 }
 
@@ -60,7 +60,7 @@ func (x *items) end(err error) error {
 		x.pages.close()
 	}
 	switch {
-	case errors.Is(x.cause, errMore): // The call may do without it.
+	case errors.Is(x.cause, errMore): // The call may have returned no error.
 		return errMore
 	case err == nil || errors.Is(err, ErrNotSeen):
 	case x.pages == nil && x.lost != nil:
@@ -73,9 +73,9 @@ func (x *items) end(err error) error {
 	return err
 }
 
-// send sends the request for the list. The client gets what is no list as it is.
+// send sends the request for the list. If the answer is no list, the client gets it as it is.
 func (x *items) send(t Transport, r *http.Request) (*http.Response, error) {
-	if x.pages != nil { // What was in an answer, and is not in the next, must not count as there.
+	if x.pages != nil { // An object that only the first answer had would count as existing.
 		x.err, x.cause = errMore, errMore
 		return nil, errMore
 	}
@@ -84,7 +84,7 @@ func (x *items) send(t Transport, r *http.Request) (*http.Response, error) {
 	if refusal != nil || p.body == nil {
 		x.lost = err
 		if refusal != nil {
-			refusal.Request = r // A redirect is of what the client has asked for.
+			refusal.Request = r // A redirect must belong to the client's own request.
 		}
 		return refusal, err
 	}
@@ -94,7 +94,7 @@ func (x *items) send(t Transport, r *http.Request) (*http.Response, error) {
 	return answerTo(r, p.list.contentType(), x), nil
 }
 
-// listInsteadOf returns a request for a list of what a watch is opened for.
+// listInsteadOf returns a request for a list of the objects that a watch is opened for.
 func listInsteadOf(r *http.Request, o metav1.ListOptions) *http.Request {
 	r = r.Clone(r.Context())
 	query := r.URL.Query()

@@ -15,38 +15,37 @@ const (
 	// nearBy: a server that answers a small request within this time is close enough that its
 	// connection is probably fast.
 	nearBy = 5 * time.Millisecond
-	// A list is slow if more than slowWait is spent with waiting for its first slowBytes. That is
-	// about 100 Mbit/s: with more, the server and the client need longer for the compression than it
-	// spares.
+	// A list is slow if the wait for its first slowBytes is longer than slowWait. That is about 100 Mbit/s: on a faster
+	// link the server and the client need longer for the compression than it saves.
 	slowBytes = 512 << 10
 	slowWait  = 40 * time.Millisecond
-	// leastBytes: no list is given up before, because kube-apiserver does not compress smaller ones
+	// leastBytes: no list is given up before so many bytes, because kube-apiserver does not compress smaller lists
 	// (apiserver, endpoints/handlers/responsewriters).
 	leastBytes = 128 << 10
-	// beginBytes is how much room there is for the beginning of a list at first: most lists are small.
+	// beginBytes is the first room for the beginning of a list: most lists are small.
 	beginBytes = 16 << 10
-	// remembered is how long a slow list counts.
+	// remembered is how long the link counts as slow after a slow list.
 	remembered = 10 * time.Minute
 )
 
-// A Link is what was seen of the connection to a server. It decides whether lists are compressed that are read item by
-// item, which costs the server up to as much processor time again as the list, and more for text that hardly repeats
-// (docs/design/decisions.md). They are if the connection is slow:
+// A Link measures the connection to a server. It decides whether lists that are read item by item are compressed.
+// Compression costs the server up to as much processor time again as the list, and more for text that hardly repeats
+// (docs/design/decisions.md). Lists are compressed if the connection is slow:
 //   - until a small answer has come within nearBy,
 //   - for the time remembered after the beginning of a list has come slowly: that list is asked for again,
-//   - for a list that was cut, and goes on in smaller pages.
+//   - for a list that was cut and goes on in smaller pages.
 //
 // Other lists follow the client's setting (rest.Config.DisableCompression). The methods may be called concurrently.
 type Link struct {
-	bytes atomic.Int64 // Of all lists.
+	bytes atomic.Int64 // The bytes of all lists.
 
 	mu     sync.Mutex
-	answer time.Duration // The least time that a small answer took. 0: there was none.
-	slow   time.Time     // When a list was slow last.
+	answer time.Duration // The shortest time of a small answer. 0: there was none.
+	slow   time.Time     // When a list was last slow.
 }
 
-// compresses reports whether the next list is left to the transport, which has it compressed, unless its
-// client does not want that. A list that was cut is.
+// compresses reports whether the next list is left to the transport. The transport asks for compression, unless its
+// client does not want that. A list that was cut is always left to it.
 func (l *Link) compresses(wasCut bool) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -54,17 +53,17 @@ func (l *Link) compresses(wasCut bool) bool {
 	return wasCut || slow || l.answer == 0 || l.answer > nearBy
 }
 
-// wasSlow notes that a list was slow, or that it came compressed although it was not asked for so: for some time that
-// is left to the transport.
+// wasSlow notes that a list was slow, or that it came compressed although that was not asked for. For some time
+// compression is left to the transport.
 func (l *Link) wasSlow() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.slow = time.Now()
 }
 
-// timed sends a request that has a small answer, and notes the time until that begins. The least one
-// counts, because a server may be busy, and a connection must be opened first. A refusal may be that of a
-// gateway in front of the server.
+// timed sends a request with a small answer, and notes the time until the answer begins. The shortest time counts,
+// because a server may be busy, and a connection must be opened first. A refusal does not count: a gateway in front of
+// the server may have sent it.
 func (l *Link) timed(t http.RoundTripper, r *http.Request) (*http.Response, error) {
 	if l == nil {
 		return t.RoundTrip(r)
@@ -94,9 +93,9 @@ func (l *Link) carried(bytes int) {
 	}
 }
 
-// measure reads the beginning of a list that is not compressed, and reports whether the link is fast: the
-// beginning came fast, or all lists that are being read came fast together, because they share the link and
-// the processors. If so, the response still has all of the list.
+// measure reads the beginning of a list that is not compressed, and reports whether the link is fast. It is fast if the
+// beginning came fast. It is also fast if all lists that are being read came fast together: they share the link and the
+// processors. If it is fast, the response still has all of the list.
 func (l *Link) measure(list *http.Response) (fast bool) {
 	begin, waited := make([]byte, 0, beginBytes), time.Duration(0)
 	begun, before := time.Now(), l.bytes.Load()
@@ -116,7 +115,7 @@ func (l *Link) measure(list *http.Response) (fast bool) {
 	return true
 }
 
-// begunBody is a body of which the beginning was read before.
+// begunBody is a body whose beginning was read before.
 type begunBody struct {
 	io.Reader
 	io.Closer

@@ -22,10 +22,9 @@ import (
 
 // A listReader reads a list item by item, as it comes, and makes watch events of items.
 type listReader interface {
-	// next returns an item, which is overwritten by the next call. It returns io.EOF after the last
-	// one, if the list is complete.
+	// next returns an item. The next call overwrites it. After the last item it returns io.EOF if the list is complete.
 	next() ([]byte, error)
-	// head returns what is known of the list: all there is once next has returned io.EOF.
+	// head returns the head of the list. It is complete once next has returned io.EOF.
 	head() *listHead
 	contentType() string
 	// added appends the event that an item was added.
@@ -44,7 +43,7 @@ func (h *listHead) head() *listHead { return h }
 // itemKind is the kind of the items.
 func (h *listHead) itemKind() string { return strings.TrimSuffix(h.Kind, "List") }
 
-// wireBody returns io.ErrUnexpectedEOF with each error of a connection, and tells the Link how much it reads.
+// wireBody returns io.ErrUnexpectedEOF with each error of a connection. The Link counts its bytes.
 type wireBody struct {
 	io.ReadCloser
 	link *Link // May be nil.
@@ -76,7 +75,7 @@ func listIn(resp *http.Response) (listReader, error) {
 	return nil, fmt.Errorf("%w: it answers in %q", ErrUnsupported, contentType)
 }
 
-// checkKind returns an error for what has no items, such as a Table.
+// checkKind returns an error for an answer without items, such as a Table.
 func (h *listHead) checkKind() error {
 	if !strings.HasSuffix(h.Kind, "List") {
 		return fmt.Errorf("%w: it answers with a %s", ErrUnsupported, h.Kind)
@@ -84,8 +83,8 @@ func (h *listHead) checkKind() error {
 	return nil
 }
 
-// protobufList reads a list in protobuf: a prefix, and a runtime.Unknown whose field 2 has the
-// list, whose field 1 is the metadata of the list, and whose field 2 is an item.
+// protobufList reads a list in protobuf: a prefix, and a runtime.Unknown. Field 2 of that is the list. Field 1 of the
+// list is its metadata, and each field 2 is an item.
 type protobufList struct {
 	listHead
 	in     *bufio.Reader
@@ -171,8 +170,8 @@ func (p *protobufList) endBookmark(events []byte, m metav1.ObjectMeta) ([]byte, 
 	return p.event(events, watch.Bookmark, object)
 }
 
-// event appends an event behind its length: a metav1.WatchEvent, whose field 1 is the type, and field
-// 2 a runtime.RawExtension, whose field 1 is the object behind the prefix.
+// event appends the length of an event, and the event, a metav1.WatchEvent. Its field 1 is the type. Its field 2 is a
+// runtime.RawExtension, whose field 1 is the prefix and the object.
 func (p *protobufList) event(events []byte, t watch.EventType, object []byte) ([]byte, error) {
 	typeMeta, err := (&runtime.TypeMeta{APIVersion: p.APIVersion, Kind: p.itemKind()}).Marshal()
 	if err != nil {
@@ -189,7 +188,7 @@ func (p *protobufList) event(events []byte, t watch.EventType, object []byte) ([
 	return append(appendHead(events, unknownRaw, len(object)), object...), nil
 }
 
-// appendHead appends what comes before the bytes of a field.
+// appendHead appends the tag and the length of a field.
 func appendHead(b []byte, number protowire.Number, size int) []byte {
 	return protowire.AppendVarint(protowire.AppendTag(b, number, protowire.BytesType), uint64(size))
 }
@@ -198,14 +197,14 @@ func sizeBytes(number protowire.Number, size int) int {
 	return protowire.SizeTag(number) + protowire.SizeBytes(size)
 }
 
-// jsonList reads a list in JSON, whose fields may be in any order: custom resources come before
-// the metadata of their list.
+// jsonList reads a list in JSON. Its fields may be in any order: custom resources come before the metadata of their
+// list.
 type jsonList struct {
 	listHead
 	dec    *json.Decoder
 	begun  bool
 	inside bool // In the items.
-	items  bool // They were found.
+	items  bool // The items were found.
 	item   json.RawMessage
 	last   runtime.TypeMeta // Of the last item.
 }
@@ -300,7 +299,7 @@ func (j *jsonList) expect(want json.Delim) error {
 
 func (j *jsonList) contentType() string { return runtime.ContentTypeJSON }
 
-// added appends an event. Items may leave out what kind they are, if the list says it.
+// added appends an event. An item may lack its kind if the list has one.
 func (j *jsonList) added(events, item []byte) ([]byte, error) {
 	j.last = runtime.TypeMeta{}
 	if err := json.Unmarshal(item, &j.last); err != nil {

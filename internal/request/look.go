@@ -27,10 +27,9 @@ type look = atomic.Pointer[Seen]
 
 var errLooked = errors.New("the request was only looked at")
 
-// Look calls call, which opens one watch, or lists, with the context it is given, and returns the
-// request that the call would have made, which a [Transport] has not sent. The error is [ErrNotSeen] if the
-// call succeeded without a Transport. It is another one if the call failed before, perhaps
-// because there are no credentials at the moment: then Look can be called again.
+// Look calls call, which opens one watch, or lists, with its context. A [Transport] does not send that request. Look
+// returns it. The error is [ErrNotSeen] if the call succeeded without a Transport. It is another error if the call
+// failed before, perhaps because there are no credentials at the moment: then Look can be called again.
 func Look(ctx context.Context, call func(context.Context) error) (*Seen, error) {
 	l := new(look)
 	err := call(context.WithValue(ctx, lookKey{}, l))
@@ -40,8 +39,7 @@ func Look(ctx context.Context, call func(context.Context) error) (*Seen, error) 
 	return nil, cmp.Or(err, ErrNotSeen)
 }
 
-// Path returns what the paths of the server begin with, such as /k8s/clusters/c-1. It is usually
-// empty.
+// Path returns the beginning of the server's paths, such as /k8s/clusters/c-1. It is usually empty.
 func (s *Seen) Path() string {
 	_, prefix, _ := ofPath(s.request.URL.Path)
 	return prefix

@@ -14,28 +14,27 @@ import (
 // ErrUnsupported is returned if the server does not answer in the form that was asked for.
 var ErrUnsupported = errors.New("the server does not answer in the form that was asked for")
 
-// An Item is what identifies an object of a list, and its version.
+// An Item identifies an object of a list, and its version.
 type Item struct{ Namespace, Name, UID, ResourceVersion string }
 
 // acceptMetadata asks for the metadata of objects. kube-apiserver has it in protobuf for custom
 // resources, too.
 const acceptMetadata = runtime.ContentTypeProtobuf + ";as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"
 
-// Metadata calls list, which makes one List call with the context it is given, and has the
-// [Transport] ask for the metadata of the objects instead. The answer is read as a stream: each is
-// called with each object, and an error of it ends the reading and is returned. If the server
-// answers in pages, all are read, if they are of one version. Metadata returns the resourceVersion of
-// the list.
+// Metadata calls list, which makes one List call with its context. The [Transport] asks for the metadata of the objects
+// instead. The answer is read as a stream: each is called with each object. An error of each ends the reading and is
+// returned. If the server answers in pages, all pages are read if they are of one version. Metadata returns the
+// resourceVersion of the list.
 //
-// The error is [ErrNotSeen] as that of [Look], and [ErrUnsupported] if the answer is no list of
-// metadata in protobuf. Other answers of the server come as errors of the client.
+// The error is [ErrNotSeen] as in [Look], and [ErrUnsupported] if the answer is no list of metadata in protobuf. Other
+// answers of the server come as errors of the client.
 func Metadata(ctx context.Context, list func(context.Context) error, each func(Item) error) (resourceVersion string, err error) {
 	m := metadata{each: each}
 	err = exchanged(ctx, &exchange{send: m.send}, list)
 	switch {
 	case m.err != nil:
 		return "", m.err
-	case err == nil: // Somebody has made an answer of our error, or there was no list.
+	case err == nil: // Somebody has turned our error into an answer, or there was no list.
 		return "", ErrNotSeen
 	case !m.complete:
 		return "", err
@@ -52,14 +51,14 @@ type metadata struct {
 	err             error
 }
 
-// send reads an answer once: each was called then, and must not be called with another list.
+// send reads only one answer: after that each must not be called with another list.
 func (m *metadata) send(t Transport, r *http.Request) (*http.Response, error) {
 	if m.begun {
 		return nil, errAnswered
 	}
 	r = r.Clone(r.Context())
 	r.Header.Set("Accept", acceptMetadata)
-	p := newPages(Transport{RoundTripper: t.RoundTripper}, r) // Without a Link it is compressed always.
+	p := newPages(Transport{RoundTripper: t.RoundTripper}, r) // Without a Link the list is always compressed.
 	defer p.close()
 	refusal, err := p.begin()
 	if refusal != nil || p.body == nil {

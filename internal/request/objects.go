@@ -20,15 +20,14 @@ import (
 // parallelObjects is how many requests of one call of [Objects] are under way at a time.
 const parallelObjects = 8
 
-// Objects calls list, which makes one List call with the context it is given, and has the
-// [Transport] ask for each of the objects by a list of its own, with a field selector for its name:
-// what may be listed may be asked for in this way. Options have the resourceVersion of these lists.
-// The client gets all objects that there are in one list, which it decodes as any other.
+// Objects calls list, which makes one List call with its context. The [Transport] asks for each of the items by a list
+// of its own, with a field selector for its name: a client that may list may do that. o has the resourceVersion of
+// these lists. The client gets one list of all objects that exist, and decodes it as any other.
 //
-// A client that repeats its request, because an answer has put it off, asks for what is missing then.
+// If the server puts a request off and the client repeats its own, only the missing objects are asked for again.
 //
-// The error is [ErrNotSeen] as that of [Look], and [ErrUnsupported] if the answer is neither in
-// protobuf nor in JSON. Other answers of the server come as errors of the client.
+// The error is [ErrNotSeen] as in [Look], and [ErrUnsupported] if the answer is neither in protobuf nor in JSON. Other
+// answers of the server come as errors of the client.
 func Objects(ctx context.Context, o metav1.ListOptions, items []Item, list func(context.Context) error) error {
 	contentType, lists := "", make([][]byte, len(items))
 	send := func(t Transport, r *http.Request) (*http.Response, error) {
@@ -49,7 +48,7 @@ func Objects(ctx context.Context, o metav1.ListOptions, items []Item, list func(
 	return exchanged(ctx, &exchange{send: send}, list)
 }
 
-// requestOf makes the request for a list of one object of that for all objects.
+// requestOf makes the request for one object from the request for all.
 func requestOf(all *http.Request, o metav1.ListOptions, item Item) (*http.Request, error) {
 	r := all.Clone(all.Context())
 	query := r.URL.Query()
@@ -70,8 +69,8 @@ func requestOf(all *http.Request, o metav1.ListOptions, item Item) (*http.Reques
 	return r, nil
 }
 
-// sendAll sends the requests whose answers are not in lists, some at a time, and puts their bodies
-// there. If one is refused, it returns that answer.
+// sendAll sends the requests whose answers are not in lists yet, some at a time, and puts the answers there. If one is
+// refused, it returns that answer.
 func sendAll(t http.RoundTripper, requests []*http.Request, lists [][]byte) (contentType string, refusal *http.Response, err error) {
 	answers, errs := make([]*http.Response, len(requests)), make([]error, len(requests))
 	var sent sync.WaitGroup
@@ -133,8 +132,7 @@ func joined(r *http.Request, contentType string, lists [][]byte) (*http.Response
 	return answerTo(r, contentType, io.NopCloser(bytes.NewReader(body))), nil
 }
 
-// joinProtobuf uses that two lists that are encoded one after the other are one list, with the
-// items of both.
+// joinProtobuf joins lists. In protobuf two encoded lists, one after the other, are one list with the items of both.
 func joinProtobuf(lists [][]byte) ([]byte, error) {
 	var typeMeta, all []byte
 	for _, list := range lists {

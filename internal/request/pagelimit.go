@@ -1,7 +1,7 @@
 package request
 
 const (
-	// usualPage is how many objects a page has that was asked for without a limit.
+	// usualPage is the number of objects in a page without a limit.
 	usualPage = 500
 	// pagesBeforeGrowth is how many pages in a row come whole before the next ones are larger.
 	pagesBeforeGrowth = 8
@@ -10,12 +10,13 @@ const (
 // A pageLimit is how many objects of a list are asked for at once, where connections are cut. It
 // is not safe for concurrent use.
 type pageLimit struct {
-	objects, most int64 // Of the next page, 0: no limit; and at most.
-	whole         int   // Pages that have come whole since the last cut, or growth.
+	objects int64 // In the next page. 0: no limit.
+	most    int64 // In any page.
+	whole   int   // Pages that have come whole since the last cut or growth.
 }
 
-// newPageLimit returns the limit of a list that begins with so many objects, and has at most so many in
-// a page. 0 objects are no limit.
+// newPageLimit returns the limit of a list whose first page has so many objects, and other pages at most most. 0
+// objects are no limit.
 func newPageLimit(objects, most int64) *pageLimit {
 	return &pageLimit{objects: objects, most: max(objects, most)}
 }
@@ -31,8 +32,7 @@ func (l *pageLimit) cut() {
 	l.objects, l.whole = max(l.objects/2, 1), 0
 }
 
-// came notes that a page has come. What has cut connections may be over by now, so that pages become
-// larger again.
+// came notes that a page has come. After some of them pages become larger again: connections may not be cut any more.
 func (l *pageLimit) came() {
 	if l.objects == 0 {
 		return

@@ -13,7 +13,7 @@ import (
 )
 
 const (
-	// pageTries is how often a page is asked for again while that brings nothing new.
+	// pageTries is how often a page is asked for again without new items.
 	pageTries = 5
 	// pagePause is the time before a page is asked for again. It doubles.
 	pagePause = 500 * time.Millisecond
@@ -26,24 +26,24 @@ type pages struct {
 	transport http.RoundTripper
 	request   *http.Request // For the first page.
 	link      *Link         // Nil: the transport decides whether the list is compressed.
-	limit     *pageLimit    // Of the next pages.
-	list      listReader    // Of the page that is read; nil: it has to be asked for.
+	limit     *pageLimit    // For the next pages.
+	list      listReader    // The present page. Nil: it has to be asked for.
 	body      io.Closer     // Likewise.
 
-	resourceVersion string        // Of the list, once its first page was read.
-	token           string        // Continues the list where the page begins; empty: it is the first.
-	read            int           // Items of the page.
-	tries           int           // How often the page was asked for again since it brought something new.
+	resourceVersion string        // The list's, once its first page was read.
+	token           string        // Continues the list where the page begins. Empty: it is the first page.
+	read            int           // How many items of the page were read.
+	tries           int           // How often the page was asked for again since its last new item.
 	putOff          time.Duration // How long the server wants us to wait before that.
-	returned        int           // Items behind the token, which may be more than were read since a page was cut.
+	returned        int           // How many items behind the token were returned. After a cut it may be more than read.
 }
 
 func newPages(t Transport, first *http.Request) *pages {
-	limit, _ := strconv.ParseInt(first.URL.Query().Get("limit"), 10, 64) // Of what is no number, the server complains.
+	limit, _ := strconv.ParseInt(first.URL.Query().Get("limit"), 10, 64) // The server refuses a limit that is no number.
 	return &pages{transport: t.RoundTripper, link: t.Link, request: first, limit: newPageLimit(limit, usualPage)}
 }
 
-// begin asks for the first page. What is refused, the client is to see.
+// begin asks for the first page. It returns a refusal for the client.
 func (p *pages) begin() (refusal *http.Response, err error) {
 	resp, err := p.askFirst()
 	if err != nil || resp.StatusCode != http.StatusOK {
@@ -52,8 +52,8 @@ func (p *pages) begin() (refusal *http.Response, err error) {
 	return nil, p.open(resp)
 }
 
-// askFirst asks for the first page without compression, where the link is fast, and with it, if the link
-// turns out not to be. The others come in the form of the first.
+// askFirst asks for the first page: without compression if the link is fast, and again with compression if the link
+// turns out to be slow. The other pages come in the same form.
 func (p *pages) askFirst() (*http.Response, error) {
 	if p.link == nil || p.link.compresses(p.limit.isReduced()) {
 		return p.ask()
@@ -68,7 +68,7 @@ func (p *pages) askFirst() (*http.Response, error) {
 	if !isCompressed(resp) && p.link.measure(resp) {
 		return resp, nil
 	}
-	_ = resp.Body.Close() // It is not used.
+	_ = resp.Body.Close() // The body is not used.
 	p.link.wasSlow()
 	p.request = usual
 	return p.ask()
@@ -96,7 +96,7 @@ func (p *pages) ask() (*http.Response, error) {
 	resp, err := p.transport.RoundTrip(r)
 	if err == nil {
 		link := p.link
-		if resp.Uncompressed { // How much the link has carried is not known.
+		if resp.Uncompressed { // The number of bytes on the link is not known.
 			link = nil
 		}
 		resp.Body = &wireBody{resp.Body, link}
@@ -112,7 +112,7 @@ func (p *pages) open(resp *http.Response) (err error) {
 
 func (p *pages) close() {
 	if p.body != nil {
-		_ = p.body.Close() // It was read, or is not used.
+		_ = p.body.Close() // The body was read, or is not used.
 		p.body = nil
 	}
 }
@@ -120,7 +120,7 @@ func (p *pages) close() {
 // errPutOff is returned for a page that the server may have later.
 var errPutOff = errors.New("a page is put off")
 
-// next returns an item, which the next call overwrites. It returns io.EOF after the last one.
+// next returns an item. The next call overwrites it. After the last item it returns io.EOF.
 func (p *pages) next() ([]byte, error) {
 	for {
 		item, err := p.nextOfPage()
@@ -159,10 +159,10 @@ func (p *pages) nextOfPage() ([]byte, error) {
 		if err != nil {
 			return nil, err
 		}
-		if p.token == "" { // Nor is the page asked for again.
+		if p.token == "" { // The first page is not asked for again.
 			return item, nil
 		}
-		if p.read++; p.read > p.returned { // Else it was returned before its page was cut.
+		if p.read++; p.read > p.returned { // Otherwise it was returned before its page was cut.
 			p.returned, p.tries = p.read, 0
 			return item, nil
 		}
@@ -191,12 +191,12 @@ func (p *pages) refused(resp *http.Response) error {
 	case resp.StatusCode < http.StatusInternalServerError:
 		return err
 	}
-	seconds, _ := strconv.Atoi(resp.Header.Get("Retry-After")) // Other servers say nothing, or a date.
+	seconds, _ := strconv.Atoi(resp.Header.Get("Retry-After")) // Other servers send nothing, or a date.
 	p.putOff = time.Duration(seconds) * time.Second
 	return fmt.Errorf("%w: %w", errPutOff, err)
 }
 
-// turn is called at the end of a page. It returns io.EOF if that was the last. All are of one list.
+// turn is called at the end of a page. It returns io.EOF after the last page. All pages must be of one list.
 func (p *pages) turn() error {
 	p.close()
 	last := p.list.head()
@@ -212,7 +212,7 @@ func (p *pages) turn() error {
 	}
 	p.limit.came()
 	p.token, p.list = last.Continue, nil
-	p.returned -= p.read // A shorter page has fewer.
+	p.returned -= p.read // A page that came again may be shorter than before.
 	p.read, p.tries = 0, 0
 	return nil
 }

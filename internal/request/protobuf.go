@@ -28,7 +28,7 @@ const (
 	metaResourceVersion protowire.Number = 6
 )
 
-// protobufPrefix begins what Kubernetes encodes with protobuf (runtime/serializer/protobuf).
+// protobufPrefix begins everything that Kubernetes encodes with protobuf (runtime/serializer/protobuf).
 var protobufPrefix = []byte("k8s\x00")
 
 // maxFieldBytes is more than any object has.
@@ -54,7 +54,7 @@ func unexpectedEnd(err error) error {
 	return err
 }
 
-// A message is read field by field. All fields of interest are of the type that has a length.
+// A message is read field by field. All fields of interest have a length.
 type message struct {
 	in   *bufio.Reader
 	left int64 // Bytes of the message.
@@ -62,8 +62,8 @@ type message struct {
 	outermost bool
 }
 
-// next returns the number of the next field and the size of its value, which is read then. It
-// returns io.EOF at the end of the message.
+// next returns the number of the next field and the size of its value. The caller reads the value next. At the end of
+// the message next returns io.EOF.
 func (m *message) next() (protowire.Number, int64, error) {
 	if m.left == 0 {
 		return 0, 0, io.EOF
@@ -116,7 +116,7 @@ func (m *message) read(size int64, buffer []byte) ([]byte, error) {
 	return buffer, unexpectedEnd(err)
 }
 
-// within returns a value that is a message, which is read to its end before the next field of m.
+// within returns a value that is a message. It must be read to its end before the next field of m.
 func (m *message) within(size int64) *message {
 	m.left -= size
 	return &message{in: m.in, left: size}

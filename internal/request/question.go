@@ -16,13 +16,13 @@ import (
 	"k8s.io/apimachinery/pkg/util/resourceversion"
 )
 
-// An Answer is what a server says when it is asked for one object of a list.
+// An Answer is the answer of a server that was asked for one object of a list.
 type Answer struct {
-	ResourceVersion string // Of the list.
+	ResourceVersion string // The list's.
 	First           *Item  // The first object. Nil: there is none, or it is not known.
 	Count           int64  // How many objects the list has. Negative: it is not known.
-	Items           int    // How many have come: more than one where the limit does not hold.
-	Newest          string // The latest resourceVersion of them.
+	Items           int    // How many objects have come: more than one if the limit does not hold.
+	Newest          string // The latest resourceVersion of these objects.
 }
 
 // Add notes an object of the list.
@@ -35,7 +35,7 @@ func (a *Answer) Add(i Item) {
 	}
 }
 
-// CountOf returns [Answer.Count] of a list that was asked for with a limit and has brought so many items.
+// CountOf returns [Answer.Count] of a list with a limit that has brought so many items.
 func CountOf(m metav1.ListInterface, items int) int64 {
 	switch remaining := m.GetRemainingItemCount(); {
 	case m.GetContinue() == "":
@@ -46,8 +46,8 @@ func CountOf(m metav1.ListInterface, items int) int64 {
 	return -1 // With selectors the server does not count.
 }
 
-// Ask asks the server for one object of what the request asks for, and for its newest state. The metadata suffices,
-// where the server has it: an object may be large. The error is an apierrors.APIStatus if the server refuses.
+// Ask asks the server for one of the request's objects, at the newest state. It asks for metadata if the server has it:
+// an object may be large. The error is an apierrors.APIStatus if the server refuses.
 func (s *Seen) Ask(ctx context.Context) (Answer, error) {
 	r := listInsteadOf(s.request.Clone(ctx), metav1.ListOptions{Limit: 1})
 	r.Header.Set("Accept", acceptMetadata+","+cmp.Or(r.Header.Get("Accept"), runtime.ContentTypeJSON))
@@ -57,7 +57,7 @@ func (s *Seen) Ask(ctx context.Context) (Answer, error) {
 	}
 	defer resp.Body.Close()
 	if resp.StatusCode != http.StatusOK {
-		text, _ := io.ReadAll(io.LimitReader(resp.Body, maxRefusalBytes)) // It explains the status, if it comes.
+		text, _ := io.ReadAll(io.LimitReader(resp.Body, maxRefusalBytes)) // The text explains the status. It may be missing.
 		return Answer{}, apierrors.NewGenericServerResponse(resp.StatusCode, "list", s.Asked.Resource.GroupResource(), "", string(text), 0, true)
 	}
 	list, err := listIn(resp)
@@ -99,7 +99,7 @@ func itemIn(list listReader, raw []byte) (Item, error) {
 
 type meterKey struct{}
 
-// A Meter shows whether anything comes by a watch. It is safe for concurrent use.
+// A Meter shows whether a watch brings anything. It is safe for concurrent use.
 type Meter struct {
 	bytes   atomic.Int64
 	reading atomic.Bool
@@ -110,11 +110,11 @@ func WithMeter(ctx context.Context, m *Meter) context.Context {
 	return context.WithValue(ctx, meterKey{}, m)
 }
 
-// Bytes returns a number that grows with each byte that comes. It is 0 until the answer begins, and if no
-// Transport sees it.
+// Bytes returns a number that grows with each byte of the answer. It is 0 until the answer begins, and if no Transport
+// sees it.
 func (m *Meter) Bytes() int64 { return m.bytes.Load() }
 
-// Waits reports whether the client waits for the next byte, so that it is done with those before.
+// Waits reports whether the client waits for the next byte: it is done with all bytes before.
 func (m *Meter) Waits() bool { return m.reading.Load() }
 
 // meter meters the answer to a request.

@@ -11,7 +11,7 @@ import (
 	"net/url"
 )
 
-// maxSchemaBytes is much more than the answer to /openapi/v3 has, about 10 KB.
+// maxSchemaBytes is much more than the length of the answer to /openapi/v3, about 10 KB.
 const maxSchemaBytes = 4 << 20
 
 // Schemas asks the server for hashes of its schemas, by group and version as in paths: api/v1,
@@ -37,15 +37,14 @@ func (s *Seen) Schemas(ctx context.Context) (map[string]string, error) {
 	for path, at := range root.Paths {
 		u, err := url.Parse(at.ServerRelativeURL)
 		if err == nil && u.Query().Get("hash") != "" {
-			sum := sha256.Sum256([]byte(u.Query().Get("hash"))) // It is long, and kept with each checkpoint.
+			sum := sha256.Sum256([]byte(u.Query().Get("hash"))) // The server's hash is long, and each checkpoint has one.
 			hashes[path] = hex.EncodeToString(sum[:16])
 		}
 	}
 	return hashes, nil
 }
 
-// GroupVersionPath returns where the server has the objects that the request is about, as Schemas
-// has it.
+// GroupVersionPath returns the key in the result of Schemas for the objects of the request.
 func (s *Seen) GroupVersionPath() string {
 	if s.Asked.Resource.Group == "" {
 		return "api/" + s.Asked.Resource.Version

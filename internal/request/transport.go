@@ -12,21 +12,19 @@ type checkKey struct{}
 
 type uncheckedKey struct{}
 
-// WithCheck returns a context whose requests a [Transport] shows to check, if they ask for a
-// list of a resource. If check returns an error, the request is not sent, and the client
-// returns that error.
+// WithCheck returns a context whose requests are checked: a [Transport] calls check for each list or watch of a
+// resource. If check returns an error, the request is not sent, and the client returns that error.
 func WithCheck(ctx context.Context, check func(Asked) error) context.Context {
 	return context.WithValue(ctx, checkKey{}, check)
 }
 
-// WithoutCheck returns a context for requests that no check is about, nor one that is added to
-// it later.
+// WithoutCheck returns a context. Requests of this context are not checked. A check added later does not change that.
 func WithoutCheck(ctx context.Context) context.Context {
 	return context.WithValue(ctx, uncheckedKey{}, true)
 }
 
-// A Transport shows requests to the [Look] or the check of their context, and sends those of [Metadata],
-// [Objects] and [Items] in another form. It meters what comes, see [WithMeter].
+// A Transport shows requests to the [Look] or the check of their context. It sends the requests of [Metadata],
+// [Objects] and [Items] in another form. It meters answers, see [WithMeter].
 type Transport struct {
 	http.RoundTripper
 	// Link decides which lists are compressed. Nil: that is left to the RoundTripper.
@@ -54,7 +52,7 @@ func (t Transport) RoundTrip(r *http.Request) (*http.Response, error) {
 	return resp, err
 }
 
-// isAbout reports whether r, or what was redirected to r, is a request of the call.
+// isAbout reports whether r is a request of the call. If r is a redirect, its first request decides.
 func (x *exchange) isAbout(r *http.Request) bool {
 	_, err := Of(r)
 	for r.Response != nil && r.Response.Request != nil {
@@ -63,11 +61,11 @@ func (x *exchange) isAbout(r *http.Request) bool {
 	return err == nil && (r.URL.Query().Get("watch") != "") == x.watch
 }
 
-// Show shows r to the Look or the check of its context, and returns why it is not to be sent. It is
-// for requests that do not come to the Transport, because their client's transport is not wrapped.
+// Show shows r to the Look or the check of its context. It returns an error if r must not be sent. It is for requests
+// that do not come to the Transport, because their client's transport is not wrapped.
 func (t Transport) Show(r *http.Request) error {
 	asked, err := Of(r)
-	if err != nil { // A ListerWatcher may ask for other things too.
+	if err != nil { // A ListerWatcher may ask for other things, too.
 		return nil
 	}
 	if l, looked := r.Context().Value(lookKey{}).(*look); looked {

@@ -15,9 +15,10 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 )
 
-// SchemaVersion identifies the definition of the Go type of example, which is a pointer to it: the names, types and tags
-// of its fields, and of theirs. A program with another definition drops other fields when it decodes objects from the
-// server, so after a change they have to be read again. Unstructured objects drop nothing, so for them it is a constant.
+// SchemaVersion identifies the definition of the Go type that example points to: the names, types and tags of its
+// fields, and of the fields of these types. A program with another definition drops other fields when it decodes
+// objects from the server. After a change they have to be read again. Unstructured objects drop nothing: their version
+// is a constant.
 func SchemaVersion(example any) string {
 	if _, ok := example.(*unstructured.Unstructured); ok {
 		return "unstructured"
@@ -34,7 +35,7 @@ func SchemaVersion(example any) string {
 	return version
 }
 
-// schemaVersions has what SchemaVersion has returned, by type: a Pod takes half a millisecond.
+// schemaVersions caches the results of SchemaVersion by type: a Pod takes half a millisecond.
 var schemaVersions sync.Map
 
 // writeType writes the definitions of t and of its parts that were not seen yet.
@@ -58,7 +59,7 @@ func writeType(w *bytes.Buffer, t reflect.Type, seen map[reflect.Type]bool) {
 		writeType(w, t.Elem(), seen)
 	case reflect.Struct:
 		for f := range t.Fields() {
-			if f.IsExported() || f.Anonymous { // No codec sees another one.
+			if f.IsExported() || f.Anonymous { // No codec sees other fields.
 				write(f.Name, f.Type.String(), string(f.Tag))
 				writeType(w, f.Type, seen)
 			}
@@ -66,11 +67,11 @@ func writeType(w *bytes.Buffer, t reflect.Type, seen map[reflect.Type]bool) {
 	}
 }
 
-// BinaryVersion identifies the running executable: two that could behave differently
+// BinaryVersion identifies the running executable: executables that could behave differently
 // have different versions. It is computed once, and safe for concurrent use.
 var BinaryVersion = sync.OnceValue(func() string {
-	// After an upgrade in place the path leads to another file than the one that
-	// runs. On Linux /proc/self/exe still leads to that one.
+	// After an upgrade in place the path leads to the new file, which does not run. On Linux /proc/self/exe still leads
+	// to the running one.
 	paths := []string{"/proc/self/exe"}
 	if path, err := os.Executable(); err == nil {
 		paths = append(paths, path)
@@ -84,9 +85,8 @@ var BinaryVersion = sync.OnceValue(func() string {
 	return "unknown:" + rand.Text()
 })
 
-// fileVersion returns the Go build ID of an executable or, if it has none that
-// identifies it, the hash of the file. The ID comes first because reading all of a
-// large executable from slow storage would take seconds.
+// fileVersion returns the Go build ID of an executable. Without a build ID that identifies it, it returns the hash of
+// the file. Reading all of a large executable from slow storage would take seconds.
 func fileVersion(path string) (string, error) {
 	f, err := os.Open(path)
 	if err != nil {

@@ -6,8 +6,8 @@ import (
 	"k8s.io/apimachinery/pkg/util/resourceversion"
 )
 
-// An ObjectVersion identifies one state of one object on the server, whatever a
-// transform changes, and whether or not the object is stored.
+// An ObjectVersion identifies one state of one object on the server. It does not depend on the transform, nor on
+// whether the object is stored.
 type ObjectVersion struct {
 	Namespace       string    `json:"namespace,omitempty"`
 	Name            string    `json:"name,omitempty"`
@@ -20,8 +20,8 @@ func VersionOf(m metav1.Object) ObjectVersion {
 	return ObjectVersion{m.GetNamespace(), m.GetName(), m.GetUID(), m.GetResourceVersion()}
 }
 
-// CompareVersions compares two resourceVersions. It is not ok if one of them is no number, so that they
-// have no order (KEP-5504).
+// CompareVersions compares two resourceVersions. ok is false if one of them is no number: then they have no order
+// (KEP-5504).
 func CompareVersions(a, b string) (order int, ok bool) {
 	order, err := resourceversion.CompareResourceVersion(a, b)
 	return order, err == nil
@@ -33,7 +33,7 @@ func HasOrder(resourceVersion string) bool {
 	return ok
 }
 
-// Later returns the later of two resourceVersions, and the one that has an order if the other has none.
+// Later returns the later of two resourceVersions. If only one of them has an order, it returns that one.
 func Later(a, b string) string {
 	if order, ok := CompareVersions(a, b); ok && order < 0 || !HasOrder(a) {
 		return b
