@@ -52,6 +52,9 @@ func (s *source) next() {
 
 func (s *source) atKey(key, sealed []byte) {
 	if s.ended = key == nil; !s.ended {
+		if sealed == nil { // Damage has made a bucket of the key.
+			sealed = []byte{}
+		}
 		s.item = Item{Key: string(key[1:]), sealed: sealed}
 	}
 }

@@ -88,5 +88,12 @@ func (b boltBucket) get(key string) []byte {
 		return nil
 	}
 	var scratch [128]byte
-	return b.b.Get(append(append(scratch[:0], keyPrefix), key...))
+	want := append(append(scratch[:0], keyPrefix), key...)
+	if v := b.b.Get(want); v != nil {
+		return v
+	}
+	if k, _ := b.b.Cursor().Seek(want); string(k) == string(want) { // Damage has made a bucket of it.
+		return []byte{}
+	}
+	return nil
 }

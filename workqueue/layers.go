@@ -50,6 +50,7 @@ func (k kept[T]) Get() (item T, shutdown bool) {
 		return item, false
 	}
 	k.Typed.Done(item) // Nobody works on it. Its key stays.
+	q.order.popped.Add(-1)
 	return *new(T), true
 }
 
@@ -58,9 +59,12 @@ func (k kept[T]) Done(item T) {
 	q := k.q
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	delete(q.processing, item)
 	q.order.pushed.Store(false)
 	k.Typed.Done(item)
+	if _, is := q.processing[item]; is {
+		delete(q.processing, item)
+		q.order.popped.Add(-1)
+	}
 	again := q.order.pushed.Load() // By Done, because the item was added again: all who cause a Push hold q.mu.
 	_, waits := q.delayed[item]
 	_, left := q.left[item]
@@ -106,10 +110,17 @@ func (q *Queue[T]) delay(item T, d time.Duration) bool {
 	return true
 }
 
-// An order is client-go's FIFO queue of the items that are ready. The plain queue calls Push under its lock.
+// An order is client-go's FIFO queue of the items that are ready. The plain queue calls Push and Pop under its lock.
 type order[T comparable] struct {
 	workqueue.Queue[T]
-	pushed atomic.Bool // Since Done has begun.
+	pushed atomic.Bool  // Since Done has begun.
+	popped atomic.Int64 // Items that were popped and are not done.
+}
+
+// Pop implements workqueue.Queue.
+func (o *order[T]) Pop() T {
+	o.popped.Add(1)
+	return o.Queue.Pop()
 }
 
 // Push implements workqueue.Queue.

@@ -203,12 +203,12 @@ func (q *Queue[T]) release() {
 func (q *Queue[T]) inUse() bool {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	return !q.closed && (!q.ShuttingDown() || !q.leave && q.Len() > 0 || len(q.processing) > 0)
+	return !q.closed && (!q.ShuttingDown() || !q.leave && q.Len() > 0 || q.order.popped.Load() > 0)
 }
 
 // len implements owner.
 func (q *Queue[T]) len() int {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	return max(len(q.keys), q.Len()+len(q.processing))
+	return max(len(q.keys), q.Len()+int(q.order.popped.Load()))
 }
