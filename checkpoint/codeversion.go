@@ -59,10 +59,8 @@ func writeType(w *bytes.Buffer, t reflect.Type, seen map[reflect.Type]bool) {
 		writeType(w, t.Elem(), seen)
 	case reflect.Struct:
 		for f := range t.Fields() {
-			if f.IsExported() || f.Anonymous { // No codec sees other fields.
-				write(f.Name, f.Type.String(), string(f.Tag))
-				writeType(w, f.Type, seen)
-			}
+			write(f.Name, f.Type.String(), string(f.Tag))
+			writeType(w, f.Type, seen)
 		}
 	}
 }

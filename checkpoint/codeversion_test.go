@@ -26,7 +26,8 @@ func beforeTheUpgrade() []any {
 	type Tagged struct {
 		A string `json:"a"`
 	}
-	return []any{&Object{hidden: 1}, &Tagged{}}
+	type Coded struct{ a int } // It has a codec of its own.
+	return []any{&Object{hidden: 1}, &Tagged{}, &Coded{a: 1}}
 }
 
 func afterTheUpgrade() []any {
@@ -41,7 +42,8 @@ func afterTheUpgrade() []any {
 	type Tagged struct {
 		A string `json:"b"`
 	}
-	return []any{&Object{hidden: 1}, &Tagged{}}
+	type Coded struct{ b int }
+	return []any{&Object{hidden: 1}, &Tagged{}, &Coded{b: 1}}
 }
 
 func TestSchemaVersion(t *testing.T) {
