@@ -117,7 +117,7 @@ func awaitEnds(informers []*SharedIndexInformer) {
 		if s.hasEnded(ctx) {
 			continue
 		}
-		s.place.Load().logger.Error(nil, "The Cache is closed although an informer has not ended: what its handlers and reconciles read from now on is not found, and what they acknowledge is not stored",
+		s.place.Load().logger.Error(nil, "The Cache is closed although an informer has not ended: from now on its handlers and reconciles find no objects, and their acknowledgements are not stored",
 			"waited", closePatience)
 	}
 }

@@ -316,7 +316,7 @@ func (s *SharedIndexInformer) asksForMore(p *parts, got request.Asked) {
 		return
 	}
 	s.progress.set(CodeFromMemory, workingFromMemory(err))
-	p.logger.Error(err, "What this informer stores is not used again, the next process begins with a list")
+	p.logger.Error(err, "The data of this informer are not used again, the next process begins with a list")
 	s.forceRelist(reflector.Relisting{Cause: CauseOtherRequest, Reason: err.Error(), Rewrite: true})
 }
 

@@ -112,7 +112,7 @@ func (s *SharedIndexInformer) begin(ctx context.Context) error {
 		return err
 	}
 	if !decision.Serve && p.indexer.Len() > 0 {
-		p.logger.Info("What is stored is not served before the server has answered", "action", decision.Action, "cause", decision.Cause, "reason", decision.Reason)
+		p.logger.Info("The stored objects are not served before the server has answered", "action", decision.Action, "cause", decision.Cause, "reason", decision.Reason)
 	}
 	look := s.lookOf(p)
 	resumer := reflector.NewResumer(reflector.Options{
@@ -172,7 +172,7 @@ func (s *SharedIndexInformer) serveStale(ctx context.Context, after time.Duratio
 		silent := time.Since(heard)
 		if silent >= after {
 			if s.synced.set() {
-				s.place.Load().logger.Info("The server was not heard, HasSynced is true with what the disk has", "silent", silent.Round(time.Second))
+				s.place.Load().logger.Info("The server was not heard, HasSynced is true with the objects from disk", "silent", silent.Round(time.Second))
 			}
 			return
 		}
