@@ -217,7 +217,7 @@ func (p *progress) started(decision checkpoint.Decision, vouchedAt time.Time) {
 	}
 }
 
-// start says, for the log, what an informer begins with.
+// start says, for the log, how an informer begins.
 func (p *progress) start(objects int) []any {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -352,7 +352,7 @@ func (p *progress) reconcileReturned(what oneReconcile, err error) {
 	}
 }
 
-// reconcilerEnded forgets what has failed in a reconciler that has ended.
+// reconcilerEnded forgets the failed reconciles of a reconciler that has ended.
 func (p *progress) reconcilerEnded(reconciler string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -432,7 +432,7 @@ func (p *progress) set(code Code, err error) (news bool) {
 	return p.setLocked(code, err)
 }
 
-// problemsLocked returns what is wrong, and the first error of it but that of the server.
+// problemsLocked returns the present problems, and the first error among them that is not the server's.
 func (p *progress) problemsLocked() (all []Problem, first error) {
 	for _, code := range informerCodes {
 		if t, is := p.troubles[code]; is {
