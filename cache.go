@@ -38,11 +38,11 @@ import (
 // concurrent use.
 type Cache struct {
 	shared
-	link *request.Link // One, because clients of a Cache usually have one server.
+	link *request.Link // One for all clients: they usually have one server.
 	work *workqueue.Store
 	made atomic.Int64 // How many informers NewInformer has made.
 
-	others []string // What NotPersisted was called with. Guarded by mu.
+	others []string // The arguments of NotPersisted. Guarded by mu.
 }
 
 // Open opens the file at path, or creates it (mode 0600, in a directory created with mode 0700, because it can hold
@@ -108,8 +108,8 @@ func (c *Cache) Close() error {
 // closePatience is how long Close waits for handlers and reconciles that have begun.
 const closePatience = 5 * time.Second
 
-// awaitEnds waits until the runs of informers have ended, so that what they have called can read until
-// it returns. It does not wait longer than closePatience, because a handler or a ListerWatcher may hang.
+// awaitEnds waits until the runs of informers have ended: handlers and reconciles can read until they return. It waits
+// at most for closePatience, because a handler or a ListerWatcher may hang.
 func awaitEnds(informers []*SharedIndexInformer) {
 	ctx, cancel := context.WithTimeout(context.Background(), closePatience)
 	defer cancel()
@@ -117,7 +117,7 @@ func awaitEnds(informers []*SharedIndexInformer) {
 		if s.hasEnded(ctx) {
 			continue
 		}
-		s.place.Load().logger.Error(nil, "The Cache is closed although an informer has not ended: what its handlers and reconciles read from now on is not found, and what they acknowledge is not stored",
+		s.place.Load().logger.Error(nil, "The Cache is closed although an informer has not ended: from now on its handlers and reconciles find no objects, and their acknowledgements are not stored",
 			"waited", closePatience)
 	}
 }
@@ -143,7 +143,7 @@ func (c *Cache) WrapTransport(rt http.RoundTripper) http.RoundTripper {
 	return request.Transport{RoundTripper: rt, Link: c.link}
 }
 
-// workSpace is where the workqueues are that belong to no informer.
+// workSpace is the space of the workqueues that belong to no informer.
 const workSpace = "workqueues"
 
 // Workqueues returns the workqueues in the file, for [workqueue.New]. They belong to no informer: handlers of several

@@ -29,11 +29,11 @@ func KubeSystemUID(client corev1.NamespacesGetter) func(context.Context) (string
 // answerPatience is how long a server may take to answer a small request of ours. Then it is asked again.
 const answerPatience = 10 * time.Second
 
-// questionPatience is how long the server may take to answer what bySeen asks: over a slow link the events of the watch may
-// come first. The stored objects can be read meanwhile.
+// questionPatience is how long the server may take to answer a request of bySeen: over a slow link the events of the
+// watch may come first. The stored objects can be read meanwhile.
 const questionPatience = 2 * time.Minute
 
-// bySeen returns a function that asks the server by the request that look returns; nil without look.
+// bySeen returns a function that calls ask with the request that look returns. It returns nil if look is nil.
 func bySeen[T any](look func(context.Context) (*request.Seen, error), ask func(context.Context, *request.Seen) (T, error)) func(context.Context) (T, error) {
 	if look == nil {
 		return nil
@@ -64,7 +64,7 @@ func askClusterID(ctx context.Context, seen *request.Seen) (string, error) {
 	return string(ns.UID), err
 }
 
-// maxNamespaceBytes is more than etcd stores of an object by default.
+// maxNamespaceBytes is more than the largest object in etcd by default.
 const maxNamespaceBytes = 4 << 20
 
 // askForOne asks the server for one object.
@@ -76,7 +76,7 @@ const schemaAge = 2 * time.Second
 
 // schemas has the last answer of a server about its schemas.
 type schemas struct {
-	turn   chan struct{} // Its holder may ask, and use the rest.
+	turn   chan struct{} // Its holder may ask, and use the other fields.
 	server string
 	asked  time.Time
 	hashes map[string]string
@@ -84,7 +84,7 @@ type schemas struct {
 
 func newSchemas() *schemas { return &schemas{turn: make(chan struct{}, 1)} }
 
-// of returns a hash of the schema of the objects that a request is about.
+// of returns a hash of the schema of a request's objects.
 func (s *schemas) of(ctx context.Context, seen *request.Seen) (string, error) {
 	select {
 	case s.turn <- struct{}{}:

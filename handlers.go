@@ -106,7 +106,7 @@ func (s *SharedIndexInformer) ForgetDurable(name string) error {
 	if s.controller != nil {
 		return s.parts.Load().forget(name)
 	}
-	if s.forgotten == nil { // What the file has is known when the informer begins.
+	if s.forgotten == nil { // The names in the file are not known before the informer begins.
 		s.forgotten = map[string]struct{}{}
 	}
 	s.forgotten[name] = struct{}{}

@@ -63,11 +63,11 @@ func isEvents(id checkpoint.Identity) bool {
 	return id.Resource == eventsResource && (id.Group == "" || id.Group == "events.k8s.io")
 }
 
-// A place is where an informer has its data, and what for. It does not change. An informer of NewInformer gets another
-// one when its first request was seen.
+// A place names an informer's space and what the informer asks for. It does not change. An informer of NewInformer gets
+// another place when its first request was seen.
 type place struct {
 	identity checkpoint.Identity // Or unseenIdentity.
-	asked    request.Asked       // What its requests must ask for; zero if nobody knows what the informer asks for.
+	asked    request.Asked       // What its requests must ask for. Zero: that is not known.
 	space    string
 	logger   klog.Logger
 }
@@ -93,7 +93,7 @@ func (p *place) name() string {
 	return p.identity.String()
 }
 
-// unseenIdentity is that of an informer whose request cannot be seen.
+// unseenIdentity is the identity of an informer whose request cannot be seen.
 func unseenIdentity(example runtime.Object, name string) checkpoint.Identity {
 	id := checkpoint.Identity{Resource: "unknown", Name: name, Form: formOf(example)}
 	switch example.(type) {
@@ -103,13 +103,13 @@ func unseenIdentity(example runtime.Object, name string) checkpoint.Identity {
 	return id
 }
 
-// An asker makes requests of our own as the ListerWatcher makes its: with its credentials, to its server.
+// An asker makes requests of our own like the ListerWatcher's: with its credentials, to its server.
 type asker struct {
 	lw   cache.ListerWatcher
 	last atomic.Pointer[lastSeen]
 }
 
-// seenAge is how long a request that was seen is used again: its credentials may expire.
+// seenAge is how long a seen request is used again: its credentials may expire.
 const seenAge = 5 * time.Second
 
 type lastSeen struct {
@@ -129,10 +129,10 @@ func (a *asker) look(ctx context.Context) (*request.Seen, error) {
 		lw := cache.ToListerWatcherWithContext(a.lw)
 		seen, err := request.Look(ctx, func(ctx context.Context) error {
 			w, err := lw.WatchWithContext(ctx, metav1.ListOptions{ResourceVersion: "1", AllowWatchBookmarks: true, TimeoutSeconds: new(int64(1))})
-			if err == nil && w != nil { // It was sent, because it cannot be seen.
+			if err == nil && w != nil { // The request was sent, because it cannot be seen.
 				w.Stop()
 			}
-			if answer := apierrors.APIStatus(nil); errors.As(err, &answer) { // So it was, too.
+			if answer := apierrors.APIStatus(nil); errors.As(err, &answer) { // It was sent, too.
 				return nil
 			}
 			return err
@@ -158,7 +158,7 @@ func (a *asker) lookAgain(ctx context.Context) (*request.Seen, error) {
 	return a.look(ctx)
 }
 
-// A checkedListerWatcher has each of its requests checked that comes to the wrapped transport.
+// The requests of a checkedListerWatcher are checked if they come to the wrapped transport.
 type checkedListerWatcher struct {
 	cache.ListerWatcherWithContext
 	check             func(request.Asked) error
@@ -179,7 +179,7 @@ func (lw checkedListerWatcher) WatchWithContext(ctx context.Context, o metav1.Li
 	return lw.ListerWatcherWithContext.WatchWithContext(request.WithCheck(ctx, lw.check), o)
 }
 
-// IsWatchListSemanticsUnSupported is what the ListerWatcher says, see k8s.io/client-go/util/watchlist.
+// IsWatchListSemanticsUnSupported returns the ListerWatcher's own answer, see k8s.io/client-go/util/watchlist.
 func (lw checkedListerWatcher) IsWatchListSemanticsUnSupported() bool {
 	return lw.withoutWatchLists
 }

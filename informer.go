@@ -93,9 +93,9 @@ type SharedIndexInformer struct {
 	controller        cache.Controller   // Nil until begin has done all else.
 	watchErrorHandler cache.WatchErrorHandlerWithContext
 	transform         cache.TransformFunc
-	reconcilers       []reconciler        // Those that run, and before begin all that were added.
-	forgotten         map[string]struct{} // Names that ForgetDurable has been given before begin.
-	running           sync.WaitGroup      // Reconcilers, and what else the run has started.
+	reconcilers       []reconciler        // Before begin: all added ones. After it: those that run.
+	forgotten         map[string]struct{} // The names of ForgetDurable calls before begin.
+	running           sync.WaitGroup      // Reconcilers, and other goroutines of the run.
 }
 
 // A reconciler is a [Reconciler]. Its open and close are called under the informer's mu.
@@ -109,7 +109,7 @@ type reconciler interface {
 
 var _ cache.SharedIndexInformer = (*SharedIndexInformer)(nil)
 
-// shared is what the informers of a Cache share.
+// shared has the things that the informers of a Cache share.
 type shared struct {
 	opts    Options
 	db      *persist.DB
@@ -122,7 +122,7 @@ type shared struct {
 	closed    bool
 }
 
-// claim makes s the informer of a space. With ErrInUse it returns the informer that is.
+// claim makes s the informer of a space. With ErrInUse it returns the informer that holds the space.
 func (c *shared) claim(p *place, s *SharedIndexInformer) (holder *SharedIndexInformer, err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -184,8 +184,8 @@ func (c *shared) newInformer(lw cache.ListerWatcher, example runtime.Object, o I
 	return s
 }
 
-// ownExample returns an example of which the caller may change his: he may create the object by
-// which he has asked controller-runtime for an informer. Of a typed one only the Go type is read.
+// ownExample copies an unstructured example, because the caller may change it: a program may create the very object
+// with which it has asked controller-runtime for an informer. Of a typed example only the Go type is read.
 func ownExample(example runtime.Object) runtime.Object {
 	u, ok := example.(*unstructured.Unstructured)
 	if !ok || u == nil {
@@ -280,8 +280,8 @@ type dummyController struct{ *SharedIndexInformer }
 func (dummyController) Run(<-chan struct{})            {}
 func (dummyController) RunWithContext(context.Context) {}
 
-// Informer is how package informers gets at the informer through those that embed it, as
-// client-go's typed ones do.
+// Informer returns the informer. Package informers gets at it in this way if another type embeds it, as client-go's
+// typed informers do.
 func (c dummyController) Informer() *SharedIndexInformer { return c.SharedIndexInformer }
 
 var errStarted = errors.New("informer has already started")
@@ -322,16 +322,16 @@ func (s *SharedIndexInformer) IsStopped() bool {
 	return s.stopped
 }
 
-// parts are what an informer has when it runs. They do not change.
+// parts are the components of an informer that runs. They do not change.
 type parts struct {
 	*place
 	db           *persist.DB
 	indexer      *indexer.Indexer
 	queue        *queue.Log
 	sink         *reflector.Sink
-	work         *workqueue.Store // Of the reconcilers.
-	deletions    deletions.Store  // Those that wait for the reconcilers.
-	ignoreDamage func()           // Ends that the DB calls fileDamaged.
+	work         *workqueue.Store // The reconcilers' workqueues.
+	deletions    deletions.Store  // The deletions that are pending for reconcilers.
+	ignoreDamage func()           // After it the DB does not call fileDamaged any more.
 }
 
 // Status returns the present state.
@@ -371,8 +371,8 @@ func (s *SharedIndexInformer) handlerStatus() []HandlerStatus {
 	return all
 }
 
-// workStatus returns the states of the workqueues of all reconcilers, with what has not got into them yet. It looks at
-// that first, so that nothing is missed that gets there meanwhile.
+// workStatus returns the states of the workqueues of all reconcilers. Keys also counts deltas that are still pending.
+// It reads these first: a delta that becomes a key meanwhile is not missed.
 func (s *SharedIndexInformer) workStatus(p *parts) []workqueue.Status {
 	undelivered := map[string]int{}
 	for _, h := range s.processor.Status(queue.Reconcilers) {
@@ -387,8 +387,8 @@ func (s *SharedIndexInformer) workStatus(p *parts) []workqueue.Status {
 	return queues
 }
 
-// A store is the cache.Indexer of an informer. Until the informer runs it is one of client-go's, which remembers the
-// indexers, and then the one in the file.
+// A store is the cache.Indexer of an informer. Until the informer runs, its contents are an indexer of client-go, which
+// remembers the indexers. Then they are the Indexer in the file.
 type store struct {
 	mu      sync.RWMutex // Held for writing while the informer opens, and for reading by writers.
 	current atomic.Pointer[contents]

@@ -24,13 +24,13 @@ import (
 	"github.com/warmwatch/warmwatch/workqueue"
 )
 
-// open opens what the informer has in its place, once. A space that cannot be read is emptied. The caller holds s.mu.
+// open opens the informer's parts, once. A space that cannot be read is emptied. The caller holds s.mu.
 func (s *SharedIndexInformer) open() (*parts, error) {
 	if p := s.parts.Load(); p != nil {
 		return p, nil
 	}
 	p := &parts{place: s.place.Load(), db: s.shared.db}
-	if p.fromMemory() { // Of its own, so that it is garbage together with the informer.
+	if p.fromMemory() { // A DB of its own is garbage together with the informer.
 		var err error
 		if p.db, err = persist.OpenMemory(persist.Options{Logger: &p.logger}); err != nil {
 			return nil, err
@@ -55,7 +55,7 @@ func (s *SharedIndexInformer) open() (*parts, error) {
 	return p, nil
 }
 
-// close makes the parts leave their DB. Nothing may use them any more, but readers.
+// close makes the parts leave their DB. Only readers may use them after it.
 func (p *parts) close() {
 	p.work.Close()
 	p.ignoreDamage()
@@ -108,14 +108,14 @@ func dropSpace(db *persist.DB, space string) error {
 	return err
 }
 
-// hasReconcilerLocked reports whether a reconciler has a name, also one that was removed and has not
-// ended yet: what it has still to put into the file would be missed.
+// hasReconcilerLocked reports whether a reconciler has a name. A removed reconciler counts until it has ended: it may
+// still put something into the file.
 func (s *SharedIndexInformer) hasReconcilerLocked(name string) bool {
 	return slices.ContainsFunc(s.reconcilers, func(r reconciler) bool { return r.reconcilesFor(name) && (s.controller != nil || !r.hasEnded()) })
 }
 
-// openReconcilers forgets the names of ForgetDurable, and has the reconcilers that were added find what the last process
-// has left. After an error it can be called again. The caller holds s.mu.
+// openReconcilers forgets the names of ForgetDurable, and opens the added reconcilers: they find the keys that the last
+// process has left. After an error it can be called again. The caller holds s.mu.
 func (s *SharedIndexInformer) openReconcilers(p *parts) error {
 	for name := range s.forgotten {
 		if err := p.forget(name); err != nil {
@@ -132,7 +132,7 @@ func (s *SharedIndexInformer) openReconcilers(p *parts) error {
 	return nil
 }
 
-// forget removes what the file has for a name: the position of its handler, and what waits for its reconciler.
+// forget removes a name from the file: the position of its handler, and the keys and deletions of its reconciler.
 func (p *parts) forget(name string) error {
 	if err := p.queue.Forget(name); err != nil {
 		return err
@@ -155,7 +155,7 @@ func (s *SharedIndexInformer) newObject() any {
 	return reflect.New(reflect.TypeOf(s.storedType()).Elem()).Interface()
 }
 
-// want returns what a checkpoint must match.
+// want returns the values that a checkpoint must match.
 func (s *SharedIndexInformer) want(clusterID string) checkpoint.Want {
 	id := s.place.Load().identity
 	return checkpoint.Want{
@@ -168,12 +168,12 @@ func (s *SharedIndexInformer) want(clusterID string) checkpoint.Want {
 	}
 }
 
-// unknownTransform is the version of a function that has none. It does not change with the
-// binary: then each rollout would list everything.
+// unknownTransform is the version of a function without a version. It does not change with the binary: otherwise each
+// rollout would list everything.
 const unknownTransform = "(not set)"
 
-// transformVersion is that of the transform, empty if there is none. A transform that returns another Go type is
-// another one.
+// transformVersion returns the version of the transform. It is empty if there is none. It differs if the transform
+// returns another Go type.
 func (s *SharedIndexInformer) transformVersion() string {
 	if s.transform == nil {
 		return ""
@@ -185,7 +185,8 @@ func (s *SharedIndexInformer) transformVersion() string {
 	return version
 }
 
-// identify finds out what the informer is for, and so its place in the file, or that it must work from memory. It reports false if the informer has ended meanwhile.
+// identify finds out what the informer asks for, and so its place in the file. If it cannot, the informer works from
+// memory. It returns false if the informer has ended meanwhile.
 func (s *SharedIndexInformer) identify(ctx context.Context) bool {
 	err := request.ErrNotSeen
 	if s.shared.wrapped.Load() {
@@ -207,8 +208,8 @@ func (s *SharedIndexInformer) identify(ctx context.Context) bool {
 // lookBackoff is client-go's for lists that fail, see NewReflectorWithOptions.
 var lookBackoff = wait.Backoff{Duration: 800 * time.Millisecond, Cap: 30 * time.Second, Steps: 1 << 30, Factor: 2, Jitter: 1}
 
-// lookUntilSeen returns the ListerWatcher's request. It tries again while that cannot be made,
-// as a Reflector does.
+// lookUntilSeen returns the ListerWatcher's request. While the request cannot be made, it tries again, as a Reflector
+// does.
 func (s *SharedIndexInformer) lookUntilSeen(ctx context.Context) (*request.Seen, error) {
 	for backoff := lookBackoff; ; {
 		seen, err := s.asker.look(ctx)
@@ -225,8 +226,8 @@ func (s *SharedIndexInformer) lookUntilSeen(ctx context.Context) (*request.Seen,
 	}
 }
 
-// watchFailed calls the handler of watch errors for an error before there is a Reflector,
-// with one that does not run.
+// watchFailed calls the handler of watch errors for an error before there is a Reflector. The handler gets a Reflector
+// that does not run.
 func (s *SharedIndexInformer) watchFailed(ctx context.Context, err error) {
 	handler := s.watchErrorHandler
 	if handler == nil {
@@ -237,7 +238,7 @@ func (s *SharedIndexInformer) watchFailed(ctx context.Context, err error) {
 	handler(klog.NewContext(ctx, p.logger), r, err)
 }
 
-// moveTo gives the informer the place of what its request asks for, once a predecessor has left it.
+// moveTo gives the informer the place that its request asks for, once a predecessor has left it.
 func (s *SharedIndexInformer) moveTo(ctx context.Context, seen *request.Seen) error {
 	id := identityOf(s.example, seen.Asked)
 	id.Path, id.Name = seen.Path(), s.opts.Name
@@ -254,8 +255,8 @@ const (
 	// stopPatience is how long an informer waits for its predecessor to end.
 	stopPatience = 10 * time.Second
 	// stopNotice is how long it waits for the end of the predecessor's context:
-	// controller-runtime makes the new informer right after it has closed a
-	// channel, which other goroutines turn into the end of the old one's context.
+	// controller-runtime closes a channel and makes the new informer at once. Other
+	// goroutines then end the context of the old informer.
 	stopNotice = time.Second
 	stopPoll   = 5 * time.Millisecond
 )
@@ -287,10 +288,9 @@ func (s *SharedIndexInformer) isEnding() bool {
 	return s.ctx != nil && s.ctx.Err() != nil
 }
 
-// checkRequest compares what a List or a watch asks for with what the informer was made for. It
-// refuses what differs, because its objects would be served as what they are not. Where nobody has
-// said what the informer is for, and only its first request has shown it, another one shows
-// that it is not known: the request is made, as client-go does, and the data are not used again.
+// checkRequest compares a List or a watch with what the informer was made for. It refuses another request, because its
+// objects would be served under the wrong identity. Exception: if only the first request has shown the identity,
+// another request is made, as in client-go, and the data are not used again.
 func (s *SharedIndexInformer) checkRequest(got request.Asked) (err error) {
 	p := s.parts.Load()
 	if p.fromMemory() {
@@ -309,19 +309,20 @@ func (s *SharedIndexInformer) checkRequest(got request.Asked) (err error) {
 	return err
 }
 
-// asksForMore makes the next process begin with a list, and this one, if it has not done so.
+// asksForMore makes the next process begin with a list. This process relists, too. Only the first call does something.
 func (s *SharedIndexInformer) asksForMore(p *parts, got request.Asked) {
 	err := fmt.Errorf("the ListerWatcher asks for %v, and for %v", p.asked, got)
 	if !p.sink.Distrust() {
 		return
 	}
 	s.progress.set(CodeFromMemory, workingFromMemory(err))
-	p.logger.Error(err, "What this informer stores is not used again, the next process begins with a list")
+	p.logger.Error(err, "The data of this informer are not used again, the next process begins with a list")
 	s.forceRelist(reflector.Relisting{Cause: CauseOtherRequest, Reason: err.Error(), Rewrite: true})
 }
 
-// lookOf returns what the informer's own requests are made of, nil if its requests cannot be seen. It fails if the
-// ListerWatcher asks for something else than the informer was made for.
+// lookOf returns a function that returns the request from which the informer's own requests are made. It is nil if
+// requests cannot be seen. The function fails if the ListerWatcher asks for something else than the informer was made
+// for.
 func (s *SharedIndexInformer) lookOf(p *parts) func(context.Context) (*request.Seen, error) {
 	if p.fromMemory() || !s.shared.wrapped.Load() {
 		return nil

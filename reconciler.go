@@ -102,7 +102,7 @@ func (s *SharedIndexInformer) AddReconciler(name string, reconcile ReconcileFunc
 			return nil, fmt.Errorf("warmwatch: add reconciler: %w", err)
 		}
 	}
-	epoch := cmp.Or(o.Epoch, rand.String(16)) // One that no process has had.
+	epoch := cmp.Or(o.Epoch, rand.String(16)) // No other process has the random one.
 	handle, err := s.processor.Add(handlerOf{r}, processor.Name{Kind: queue.Reconcilers, Name: name, Epoch: epoch, Known: o.Known}, o.HandlerOptions)
 	if err != nil {
 		r.close()
@@ -134,7 +134,7 @@ type Reconciler struct {
 	reconcile ReconcileFunc
 	opts      ReconcilerOptions
 
-	// informer.mu guards what open sets. The handler and the workers begin later, and need no lock.
+	// informer.mu guards the fields that open sets. The handler and the workers begin later, and need no lock.
 	parts    *parts // Nil before open, as are logger and queue.
 	logger   klog.Logger
 	queue    *workqueue.Queue[cache.ObjectName]
@@ -191,7 +191,7 @@ func (r *Reconciler) open(p *parts) error {
 	return nil
 }
 
-// close ends what open has begun, if it was called. The caller holds informer.mu.
+// close closes the queue if open was called. The caller holds informer.mu.
 func (r *Reconciler) close() {
 	if r.queue != nil {
 		r.queue.Close()
@@ -281,7 +281,7 @@ func (r *Reconciler) run(ctx context.Context) {
 	s.progress.reconcilerEnded(r.name)
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	r.close() // Whoever finds it in s.reconcilers can add to it.
+	r.close() // Reconcilers in s.reconcilers may still be given keys.
 	s.reconcilers = slices.DeleteFunc(s.reconcilers, func(other reconciler) bool { return other == r })
 }
 

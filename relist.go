@@ -47,7 +47,7 @@ func (s *SharedIndexInformer) Relist(ctx context.Context) error {
 	}
 }
 
-// forceRelist has the Resumer relist. Before there is one, begin will find what is due, see dueRelists.
+// forceRelist makes the Resumer relist. If there is none yet, begin finds the due relist, see dueRelists.
 func (s *SharedIndexInformer) forceRelist(how reflector.Relisting) {
 	if r := s.resumer.Load(); r != nil {
 		r.ForceRelist(how)
@@ -64,7 +64,7 @@ func (p *progress) askRelist() (asked *askedRelist, first bool) {
 	return p.asked, first
 }
 
-// dueRelists returns how to relist for what was found and asked for before there was a Resumer.
+// dueRelists returns the relists that became due before there was a Resumer.
 func (p *progress) dueRelists() (due []reflector.Relisting) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -136,13 +136,14 @@ func relistingDamaged(err error) reflector.Relisting {
 }
 
 const (
-	// recentAnswer is how old the last word of a server that is heard may be, where no watch is open.
+	// recentAnswer is how old the server's last answer may be without an open watch, so that the server counts as
+	// heard.
 	recentAnswer = 10 * time.Second
 	repairPoll   = 20 * time.Millisecond
 )
 
-// awaitRepair waits until a relist has repaired what could not be read, as long as the server is heard, and at most for limit
-// if that is positive. It reports whether that is done.
+// awaitRepair waits until a relist has repaired the unreadable objects, and returns true then. It returns false once
+// the server is not heard, or after a positive limit.
 func (s *SharedIndexInformer) awaitRepair(limit time.Duration) bool {
 	for begin := time.Now(); limit <= 0 || time.Since(begin) < limit; time.Sleep(repairPoll) {
 		switch repaired, heard := s.progress.repair(); {
@@ -155,7 +156,7 @@ func (s *SharedIndexInformer) awaitRepair(limit time.Duration) bool {
 	return false
 }
 
-// repair reports whether all that is stored can be read, and whether the server is heard, so that it soon can.
+// repair reports whether all stored objects can be read, and whether the server is heard, so that they soon can.
 func (p *progress) repair() (repaired, heard bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -169,7 +170,7 @@ func (s *SharedIndexInformer) caughtUp() {
 	s.synced.set()
 }
 
-// serve makes the store readable, and logs once what the informer begins with.
+// serve makes the store readable, and logs once how the informer begins.
 func (s *SharedIndexInformer) serve(action checkpoint.Action) {
 	p := s.parts.Load()
 	p.indexer.Hide(false)

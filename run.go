@@ -51,8 +51,8 @@ func (s *SharedIndexInformer) RunWithContext(ctx context.Context) {
 // readRetryDelay is the pause after the file could not be read.
 const readRetryDelay = time.Second
 
-// untilRead takes a step of the start that reads the file until the file can be read. It reports false
-// if the informer has ended meanwhile.
+// untilRead repeats a step of the start until the file can be read. It returns false if the informer has ended
+// meanwhile.
 func (s *SharedIndexInformer) untilRead(ctx context.Context, step func() error) bool {
 	for failed := false; ; failed = true {
 		err := step()
@@ -112,7 +112,7 @@ func (s *SharedIndexInformer) begin(ctx context.Context) error {
 		return err
 	}
 	if !decision.Serve && p.indexer.Len() > 0 {
-		p.logger.Info("What is stored is not served before the server has answered", "action", decision.Action, "cause", decision.Cause, "reason", decision.Reason)
+		p.logger.Info("The stored objects are not served before the server has answered", "action", decision.Action, "cause", decision.Cause, "reason", decision.Reason)
 	}
 	look := s.lookOf(p)
 	resumer := reflector.NewResumer(reflector.Options{
@@ -172,7 +172,7 @@ func (s *SharedIndexInformer) serveStale(ctx context.Context, after time.Duratio
 		silent := time.Since(heard)
 		if silent >= after {
 			if s.synced.set() {
-				s.place.Load().logger.Info("The server was not heard, HasSynced is true with what the disk has", "silent", silent.Round(time.Second))
+				s.place.Load().logger.Info("The server was not heard, HasSynced is true with the objects from disk", "silent", silent.Round(time.Second))
 			}
 			return
 		}
@@ -207,7 +207,7 @@ func (s *SharedIndexInformer) end() {
 	s.processor.Wait()
 	patience.Stop()
 	s.mu.Lock()
-	for _, r := range s.reconcilers { // Those that never ran, because begin has failed behind openReconcilers.
+	for _, r := range s.reconcilers { // Some never ran, because begin has failed after openReconcilers.
 		r.close()
 	}
 	s.mu.Unlock()
@@ -228,8 +228,8 @@ func (s *SharedIndexInformer) logRunning() {
 	}
 }
 
-// detach makes the informer stop using the file, because the Cache is closing.
-// What handlers acknowledge from now on may not be stored.
+// detach makes the informer stop using the file, because the Cache is closing. Acknowledgements from now on may not be
+// stored.
 func (s *SharedIndexInformer) detach() {
 	s.mu.Lock()
 	cancel := s.cancel
@@ -239,7 +239,7 @@ func (s *SharedIndexInformer) detach() {
 		cancel()
 	}
 	// detach does not wait for the Reflector, because a ListerWatcher may hang.
-	// The sink refuses what still comes.
+	// The sink refuses later events.
 	if p := s.parts.Load(); p != nil {
 		p.sink.Stop()
 	}
@@ -268,7 +268,7 @@ func (s *SharedIndexInformer) unreturned() []unreturned {
 	return append(all, s.progress.unreturned()...)
 }
 
-// logger returns one that names it.
+// logger returns a logger that names the handler or reconciler.
 func (u unreturned) logger(s *SharedIndexInformer) klog.Logger {
 	logger := s.place.Load().logger.WithValues(u.kind, u.name)
 	if !u.since.IsZero() {
@@ -277,15 +277,16 @@ func (u unreturned) logger(s *SharedIndexInformer) klog.Logger {
 	return logger
 }
 
-// hangingCallback is how long a callback or a reconcile runs before that is logged, hangingAgain after how long it is logged
-// again, and hangingLook how often it is looked for.
+// hangingCallback is how long a callback or a reconcile runs before it is logged. hangingAgain is the time until it is
+// logged again. hangingLook is the time between two looks.
 const (
 	hangingCallback = time.Minute
 	hangingAgain    = 10 * time.Minute
 	hangingLook     = 10 * time.Second
 )
 
-// logHanging logs what has been running for long, so that somebody finds it who does not look at the status.
+// logHanging logs callbacks and reconciles that have been running for long, for operators who do not look at the
+// status.
 func (s *SharedIndexInformer) logHanging(ctx context.Context) {
 	defer utilruntime.HandleCrashWithContext(ctx)
 	logged := map[unreturned]time.Time{}

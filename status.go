@@ -218,7 +218,7 @@ func (p *progress) started(decision checkpoint.Decision, vouchedAt time.Time) {
 	}
 }
 
-// start says, for the log, what an informer begins with.
+// start says, for the log, how an informer begins.
 func (p *progress) start(objects int) []any {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -353,7 +353,7 @@ func (p *progress) reconcileReturned(what oneReconcile, err error) {
 	}
 }
 
-// reconcilerEnded forgets what has failed in a reconciler that has ended.
+// reconcilerEnded forgets the failed reconciles of a reconciler that has ended.
 func (p *progress) reconcilerEnded(reconciler string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -433,7 +433,7 @@ func (p *progress) set(code Code, err error) (news bool) {
 	return p.setLocked(code, err)
 }
 
-// problemsLocked returns what is wrong, and the first error of it but that of the server.
+// problemsLocked returns the present problems, and the first error among them that is not the server's.
 func (p *progress) problemsLocked() (all []Problem, first error) {
 	for _, code := range informerCodes {
 		if t, is := p.troubles[code]; is {
@@ -446,7 +446,7 @@ func (p *progress) problemsLocked() (all []Problem, first error) {
 	return all, first
 }
 
-// A signal is set once, and stays so.
+// A signal is set once, and stays set.
 type signal struct {
 	once sync.Once
 	done chan struct{} // Closed when it is set.

@@ -79,7 +79,7 @@ var BinaryVersion = sync.OnceValue(func() string {
 			return v
 		}
 	}
-	// A random version equals no other, not even that of the next start.
+	// A random version equals no other, not even the next start's.
 	return "unknown:" + rand.Text()
 })
 

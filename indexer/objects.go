@@ -112,7 +112,7 @@ func memoryIsLimited() bool {
 	return limit[0].Value.Kind() == metrics.KindUint64 && limit[0].Value.Uint64() != math.MaxInt64
 }
 
-// decodedBytes estimates what an object takes in memory from its encoded size:
+// decodedBytes estimates the memory of an object from its encoded size:
 // 50,000 Pods of 3.4 KB take 396 MB in client-go's informer.
 func decodedBytes(encoded int) int64 { return int64(encoded)*5/2 + 256 }
 

@@ -296,7 +296,7 @@ func (w *Writer) Commit(more func(*persist.Batch)) (batch uint64, err error) {
 	next := w.next
 	stored := persist.JSON(next)
 	batch, err = ix.update(func(b *persist.Batch) {
-		// The decoded objects change together with what snapshots see, so that no
+		// The decoded objects change together with the content of snapshots, so that no
 		// reader goes back in time when it reads now in one way and now in the other.
 		if len(w.changes) > 0 {
 			ix.objects.setCount(ix.owner, beingWritten)

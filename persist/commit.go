@@ -120,7 +120,7 @@ func (db *DB) commit() {
 // countLocked makes all applied batches count as durable although they are not in the file.
 func (db *DB) countLocked() {
 	if db.countedTo <= db.durable { // The first time since something was written.
-		db.opts.Logger.Info("Nothing can be written: durable handlers get what is not in the cache file", "path", db.path, "after", durableGrace)
+		db.opts.Logger.Info("Nothing can be written: durable handlers get changes that are not in the cache file", "path", db.path, "after", durableGrace)
 	}
 	db.commitAt = time.Time{}
 	db.countedTo = db.applied

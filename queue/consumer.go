@@ -110,7 +110,7 @@ func (c *Consumer) Acknowledge(ds []Delta) error {
 	return c.update(func() { c.q.acknowledgeLocked(c.p, ds) })
 }
 
-// update changes the position under mu, stores it if it has a name, and removes what nobody needs any more.
+// update changes the position under mu, stores it if it has a name, and removes deltas that nobody needs any more.
 func (c *Consumer) update(change func()) error {
 	q, p := c.q, c.p
 	if p.name == "" {

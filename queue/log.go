@@ -121,7 +121,7 @@ func NewLog(o Options) (*Log, error) {
 		o.Logger = &l
 	}
 	if o.OnCorrupt == nil {
-		o.OnCorrupt = func(err error) { o.Logger.Error(err, "Could not read what the log has") }
+		o.OnCorrupt = func(err error) { o.Logger.Error(err, "Could not read a part of the queue") }
 	}
 	q := &Log{
 		db:        o.DB,

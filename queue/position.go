@@ -98,11 +98,11 @@ func (q *Log) countLocked(b *persist.Batch, d *Delta) {
 		}
 		tooMuch := q.backlog >= 0 && p.bytes > q.backlog
 		if p.from != never && (tooMuch || p.unwritten > maxInMemory) {
-			q.logger.Info("Too much waits for a handler, it starts over", "handler", p.title(), "bytes", p.bytes, "inMemory", p.unwritten, "deltas", q.behindLocked(p))
+			q.logger.Info("Too much is pending for a handler, it starts over", "handler", p.title(), "bytes", p.bytes, "inMemory", p.unwritten, "deltas", q.behindLocked(p))
 			q.startOverLocked(b, p)
 		}
 		if kept := q.stored.deletionsBehind(p.Cursor); tooMuch && p.bytes > q.backlog/2 && len(kept) > 0 {
-			q.logger.Info("Too many deletions wait for a handler, the oldest are dropped", "handler", p.title(), "dropped", (len(kept)+1)/2)
+			q.logger.Info("Too many deletions are pending for a handler, the oldest are dropped", "handler", p.title(), "dropped", (len(kept)+1)/2)
 			p.Cursor, p.bytes = kept[(len(kept)-1)/2], p.bytes/2
 			q.putLocked(b, p)
 		}

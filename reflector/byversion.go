@@ -42,7 +42,7 @@ func (r *Resumer) askSchema(ctx context.Context) string {
 	defer cancel()
 	schema, err := r.schema(patient)
 	if err != nil {
-		r.log.V(2).Info("The server does not tell its schema", "err", err)
+		r.log.V(2).Info("The server does not send its schema", "err", err)
 		return ""
 	}
 	return schema

@@ -261,7 +261,7 @@ func (r *relist) finish(rv string) (changed bool, err error) {
 	}
 	changed = k.indexer.Seq() != r.begun
 	if before > 0 && k.indexer.Len() == 0 {
-		k.logger.Info("The server has no objects any more, all that the cache had are deleted", "objects", before)
+		k.logger.Info("The server has no objects any more, all objects in the cache are deleted", "objects", before)
 	}
 	// Objects that could not be read may have left index entries.
 	if r.how.Rewrite || k.record.IndexVersion != k.want.IndexVersion || k.indexer.IndexErr() != nil {
@@ -325,6 +325,6 @@ func (r *relist) abort() {
 	}
 	defer r.k.mu.Unlock()
 	if _, err := r.k.db.Update(r.stage.drop); err != nil && !errors.Is(err, persist.ErrClosed) {
-		r.k.logger.Error(err, "Could not forget what a relist has staged")
+		r.k.logger.Error(err, "Could not remove the staged objects of a relist")
 	}
 }

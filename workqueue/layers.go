@@ -7,7 +7,7 @@ import (
 	"k8s.io/client-go/util/workqueue"
 )
 
-// kept is client-go's plain queue. The delaying one calls it as well, when an item's time has come.
+// kept is client-go's plain queue. The delaying queue also calls it, when an item's time has come.
 type kept[T comparable] struct {
 	*workqueue.Typed[T]
 	q *Queue[T]
@@ -26,8 +26,8 @@ func (k kept[T]) Add(item T) {
 	q.noteLeftLocked(item)
 }
 
-// noteLeftLocked notes an item that was added while the queue was being shut down, so that perhaps
-// only the next process has it, and reports whether it was.
+// noteLeftLocked notes an item that is added after ShutDown: perhaps only the next process has it. It reports whether
+// ShutDown was called.
 func (q *Queue[T]) noteLeftLocked(item T) bool {
 	if !q.plain.ShuttingDown() {
 		return false
@@ -65,7 +65,7 @@ func (k kept[T]) Done(item T) {
 		delete(q.processing, item)
 		q.order.popped.Add(-1)
 	}
-	again := q.order.pushed.Load() // By Done, because the item was added again: all who cause a Push hold q.mu.
+	again := q.order.pushed.Load() // Done has pushed an item that was added again. Every cause of a Push holds q.mu.
 	_, waits := q.delayed[item]
 	_, left := q.left[item]
 	if !again && !waits && !left && !q.closed {
@@ -73,7 +73,7 @@ func (k kept[T]) Done(item T) {
 	}
 }
 
-// keptForLater is client-go's delaying queue. The rate limiting one calls it too.
+// keptForLater is client-go's delaying queue. The rate limiting queue also calls it.
 type keptForLater[T comparable] struct {
 	workqueue.TypedDelayingInterface[T]
 	q *Queue[T]
@@ -95,9 +95,9 @@ func (k keptForLater[T]) AddAfter(item T, d time.Duration) {
 	}
 }
 
-// delay notes an item that is to wait. It reports false for one that waits already, for no longer: the
-// earlier time counts, as with client-go. The later time is not passed on: if the earlier one came meanwhile, that queue would let
-// the item wait once more, and this one would not know.
+// delay notes an item that is to wait. It returns false if the item waits already and will be added no later: the
+// earlier time counts, as with client-go. The later time is not passed on to client-go's queue: if the earlier time
+// came meanwhile, that queue would let the item wait once more, and this queue would not know.
 func (q *Queue[T]) delay(item T, d time.Duration) bool {
 	due := time.Now().Add(d) // client-go adds the item no earlier.
 	q.mu.Lock()

@@ -33,9 +33,9 @@ type Options[T comparable] struct {
 //	client-go's rate limiting, delaying and plain queue ──► Get
 //
 // Its methods are client-go's, with the same results. Their changes are in the file with the next commit, at most
-// CommitInterval later. They do not wait for it. If a handler of an informer of the same file adds an item before it
-// returns, the item is in the file no later than the acknowledgement, whose batch comes behind: after a crash either
-// the handler is called again, or the item is in the queue (D5).
+// CommitInterval later. They do not wait for it. A handler of an informer of the same file may add an item before it
+// returns. Then the item's batch comes before the acknowledgement's: after a crash either the handler is called again,
+// or the item is in the queue (D5).
 //
 //   - Add, AddAfter and AddRateLimited keep the item, but not its delay: the next process works on all items at once.
 //   - Done removes it, unless it was added again since Get, even for later. Forget only clears the rate limiter, as in
@@ -55,8 +55,8 @@ type Queue[T comparable] struct {
 	damaged bool
 
 	mu      sync.Mutex
-	keys    map[string]struct{} // Those that the file has, or will have with the next commit.
-	delayed map[T]time.Time     // When the item will be added that waits for its time.
+	keys    map[string]struct{} // The keys that the file has, or will have with the next commit.
+	delayed map[T]time.Time     // The waiting items, and when they will be added.
 	left    map[T]struct{}      // Items that were added after ShutDown.
 	closed  bool
 	// processing has the items that Get has returned, until Done.
@@ -67,7 +67,7 @@ var _ workqueue.TypedRateLimitingInterface[string] = (*Queue[string])(nil)
 
 // New returns the workqueue of a name, with the items that an earlier one of this name has left. The error wraps
 // [ErrInUse] until the earlier one was closed, or shut down and emptied. Items that the Codec cannot decode are an
-// error, too, which says what to do. Damaged items are not: see Damaged.
+// error, too. It says what to do. Damaged items are no error: see Damaged.
 func New[T comparable](s *Store, name string, o Options[T]) (*Queue[T], error) {
 	if o.Codec == nil {
 		var err error
@@ -96,7 +96,7 @@ func New[T comparable](s *Store, name string, o Options[T]) (*Queue[T], error) {
 	return q, nil
 }
 
-// begin adds what an earlier queue of the name has left.
+// begin adds the items that an earlier queue of the name has left.
 func (q *Queue[T]) begin() error {
 	var items []T
 	var damaged []string
@@ -170,7 +170,7 @@ func (q *Queue[T]) keepLocked(item T) {
 	}, key)
 }
 
-// dropLocked removes it.
+// dropLocked removes the key of an item from the file.
 func (q *Queue[T]) dropLocked(item T) {
 	key := q.codec.Encode(item)
 	if _, kept := q.keys[key]; kept {
@@ -185,9 +185,9 @@ func (q *Queue[T]) change(fn func(b *persist.Batch, key string), key string) {
 	_, _ = q.store.db.Update(func(b *persist.Batch) { fn(b, key) })
 }
 
-// Close shuts the queue down and frees its name for another one, which gets the items that are left. Get returns none
-// of them, and Done removes none any more. Items that are added later are kept for the next process. Close is
-// idempotent.
+// Close shuts the queue down and frees its name for another queue. That queue gets the items that are left. Get of this
+// one returns no item any more, and Done removes none. Items that are added later are kept for the next process. Close
+// is idempotent.
 func (q *Queue[T]) Close() {
 	q.ShutDown()
 	q.release()

@@ -33,7 +33,7 @@ const MaxKeyBytes = persist.MaxKeyBytes - 2*maxNameBytes
 // ErrInUse is returned for a name that has a workqueue.
 var ErrInUse = persist.ErrInUse
 
-// A Store has the workqueues in one space of a DB, each under its name. Cache.Workqueues returns the one of a Cache.
+// A Store has the workqueues in one space of a DB, each under its name. Cache.Workqueues returns the Store of a Cache.
 // All methods are safe for concurrent use.
 type Store struct {
 	db     *persist.DB
@@ -68,7 +68,7 @@ func (s *Store) Close() {
 	s.closed = true
 }
 
-// open makes a workqueue that of a name, once read has taken the keys that wait for it.
+// open gives a name to a workqueue, after read has read the keys of the name.
 func (s *Store) open(name string, q owner, read func(*persist.Snapshot) error) error {
 	switch {
 	case name == "":
@@ -92,7 +92,7 @@ func (s *Store) open(name string, q owner, read func(*persist.Snapshot) error) e
 	return err
 }
 
-// releaseLocked has the last workqueue of a name know that others change its keys from now on.
+// releaseLocked releases the last workqueue of a name: others change its keys from now on.
 func (s *Store) releaseLocked(name string) error {
 	q := s.owners[name]
 	if q == nil {

@@ -9,9 +9,9 @@ import (
 	"github.com/warmwatch/warmwatch/queue"
 )
 
-// startOver delivers the deletions that wait, and OnAdd of every object, see [queue.Consumer.BeginList]. It waits until the
-// informer has synced, so that no handler is called for objects that are gone. While the
-// handler is called for one chunk, the next is read, so that no snapshot is held during a callback.
+// startOver delivers the pending deletions, and OnAdd of every object, see [queue.Consumer.BeginList]. It first waits
+// until the informer has synced: no handler is called for objects that are gone. While the handler is called for one
+// chunk, the next chunk is read. No snapshot is held during a callback.
 func (l *listener) startOver() bool {
 	if !waitFor(l, l.p.opts.Synced) {
 		return false
@@ -52,7 +52,7 @@ func (l *listener) startOver() bool {
 	return true
 }
 
-// deliverDeletions delivers the deletions behind a number, up to another one, that concern the list now.
+// deliverDeletions delivers the deletions behind after, up to upTo, for which concerns returns true.
 func (l *listener) deliverDeletions(after, upTo uint64, concerns func(*queue.Delta) bool) bool {
 	for {
 		ds, err := l.consumer.Deletions(after, upTo)
@@ -99,8 +99,8 @@ func (l *listener) deliverObjects(c indexer.Chunk, t cache.DeltaType, f func(obj
 	return true
 }
 
-// eachChunk calls f with all objects, in chunks, until f returns false. Where whole, it reads a chunk again that
-// lacks an object which could not be read, until a relist has brought it.
+// eachChunk calls f with all objects, in chunks, until f returns false. If whole, no object may be missing: a chunk
+// with an unreadable object is read again until a relist has brought the object.
 func (l *listener) eachChunk(whole bool, f func(from string, c indexer.Chunk) bool) bool {
 	begun := l.p.enter()
 	defer l.p.leave()
@@ -142,18 +142,18 @@ func (l *listener) eachChunk(whole bool, f func(from string, c indexer.Chunk) bo
 // chunks holds the last chunks. Listeners that go through all objects at about the same time share them, and the objects,
 // as client-go's listeners do. Processor.mu guards it.
 type chunks struct {
-	listeners int // Who deliver chunks now.
+	listeners int // How many listeners deliver chunks now.
 	last      uint64
 	byKey     map[chunkKey]*chunk
 	keys      []chunkKey    // Oldest first.
-	reads     chan struct{} // Full while as many are being read as may be.
+	reads     chan struct{} // Full while chunkReads chunks are being read.
 }
 
 const (
 	// maxChunks is how many chunks are kept.
 	maxChunks = 4
-	// chunkReads is how many are read at once. More would only wait for locks that the next event needs too; who comes
-	// while one waits to be read shares it.
+	// chunkReads is how many chunks are read at once. More would only wait for locks that the next event needs, too. A
+	// chunk that waits to be read is shared by all listeners that come meanwhile.
 	chunkReads = 2
 )
 
@@ -170,7 +170,7 @@ type chunk struct {
 	err   error
 }
 
-// enter is called by a listener that begins to deliver chunks. It returns that moment.
+// enter is called by a listener that begins to deliver chunks. It returns the present moment.
 func (p *Processor) enter() moment {
 	seq := p.store.Seq()
 	p.mu.Lock()
@@ -189,11 +189,11 @@ func (p *Processor) leave() {
 	}
 }
 
-// A moment is behind the request for a chunk, and behind a write.
+// A moment comes after the request for the chunk id, and after the write seq.
 type moment struct{ id, seq uint64 }
 
-// sees reports whether a chunk has all that was written at a moment: it was asked for later, or nothing was written in
-// between. Before it is read that may not be known, then it may.
+// sees reports whether a chunk has all writes up to a moment: it was asked for later, or nothing was written in
+// between. While a chunk is being read, the answer is not known. sees then returns true.
 func (c *chunk) sees(m moment) bool {
 	select {
 	case <-c.done:
@@ -203,7 +203,7 @@ func (c *chunk) sees(m moment) bool {
 	}
 }
 
-// readChunk returns a chunk that begins at from, and sees a moment as far as that is known.
+// readChunk returns a chunk that begins at from, and that sees m or is being read.
 func (p *Processor) readChunk(from string, durable bool, m moment) *chunk {
 	cs, key := &p.chunks, chunkKey{from, durable}
 	p.mu.Lock()

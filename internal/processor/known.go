@@ -12,7 +12,8 @@ import (
 // knownBackoff is the pause after Known has failed.
 var knownBackoff = wait.Backoff{Duration: time.Second, Cap: time.Minute, Steps: 1 << 30, Factor: 2, Jitter: 0.2}
 
-// askKnown begins to ask for the keys that the handler knows, if it says them. A handler that starts over is asked again.
+// askKnown begins to ask for the keys that the handler knows, if it has a Known function. A handler that starts over is
+// asked again.
 func (l *listener) askKnown() {
 	if l.named.Known != nil {
 		l.p.running.Go(l.waitForKnown)
@@ -35,14 +36,14 @@ func (l *listener) waitForKnown() {
 		if l.stopped() {
 			return
 		}
-		l.log().Error(err, "Could not find out which objects a handler knows, trying again", "handler", l.name)
+		l.logger().Error(err, "Could not find out which objects a handler knows, trying again", "handler", l.name)
 		if !waitFor(l, time.After(backoff.Step())) {
 			return
 		}
 	}
 }
 
-// deliverUnknown calls OnDelete for those objects that the store lacks.
+// deliverUnknown calls OnDelete for each of the objects that the store lacks.
 func (l *listener) deliverUnknown(keys []cache.ObjectName) bool {
 	for _, name := range keys {
 		d := queue.Delta{Type: cache.Deleted, Key: name.String(), FinalStateUnknown: true}
@@ -66,8 +67,8 @@ func (l *listener) deliverUnknown(keys []cache.ObjectName) bool {
 	return true
 }
 
-// exists reports whether the store has an object, or the file still does: then the handler will get the delta of its
-// deletion, once that is durable.
+// exists reports whether the store or the file has an object. If only the file has it, its deletion is not durable yet:
+// the handler will get that delta.
 func (l *listener) exists(key string) (bool, error) {
 	if _, exists, err := l.p.store.GetByKey(key); exists || err != nil {
 		return exists, err

@@ -21,16 +21,14 @@ const (
 	crashPause = time.Second
 	// readRetryDelay is the pause after the store or the queue could not be read.
 	readRetryDelay = time.Second
-	// acknowledgeEvery is how long a handler runs before what it has returned from is acknowledged, if it gets many
-	// deltas at once.
+	// acknowledgeEvery is the time between two acknowledgements while a handler gets many deltas at once.
 	acknowledgeEvery = time.Second
-	// panicPatience is how long a process that is about to end by a panic waits for the disk to
-	// note that.
+	// panicPatience is how long a panic that ends the process waits for the disk to note it.
 	panicPatience = 5 * time.Second
 )
 
-// listener calls one handler, in one goroutine: for every delta, and where the handler starts over, as a new one does,
-// first for all objects.
+// listener calls one handler, in one goroutine, for every delta. If the handler starts over, or is new, it is first
+// called for all objects.
 //
 // It implements cache.ResourceEventHandlerRegistration.
 type listener struct {
@@ -38,24 +36,24 @@ type listener struct {
 	handler   cache.ResourceEventHandler
 	named     Name
 	name      string          // For logs and Status.
-	ownLogger *klog.Logger    // Of the options of the handler, nil if they have none: see log.
+	ownLogger *klog.Logger    // The logger of the handler's options, or nil: see logger.
 	consumer  *queue.Consumer // Nil before the start.
 	durable   bool
 
 	stopCh   chan struct{}
 	finished chan struct{} // Closed when the handler is not called any more.
 	synced   chan struct{} // Closed when the initial items were handled, and the informer has synced.
-	// initialHead is the number up to which deltas are initial items, plus 1; 0 while that is not known.
+	// initialHead is the number of the last initial item plus 1. It is 0 while that is not known.
 	initialHead atomic.Uint64
-	// initialList says that the handler has not got all objects yet.
+	// initialList says that OnAdd was not delivered for all objects yet.
 	initialList atomic.Bool
 	inFlight    atomic.Pointer[callback]
 	skipped     atomic.Int64
 
-	// unknown has what Known has returned, until OnDelete is called for those of them that the store lacks.
+	// unknown has the result of Known, until OnDelete is called for the objects that the store lacks.
 	unknown atomic.Pointer[[]cache.ObjectName]
 
-	unacked      []queue.Delta // The handler has returned from them.
+	unacked      []queue.Delta // The handler has returned from these deltas.
 	deliveredSeq uint64        // The number of the last write that was delivered.
 
 	sleepAfterCrash bool
@@ -73,8 +71,8 @@ var (
 	_ interface{ ShutdownChan() <-chan struct{} } = (*listener)(nil)
 )
 
-// log returns the logger of the handler's options, or else that of the informer.
-func (l *listener) log() klog.Logger { return ptr.Deref(l.ownLogger, l.p.logger) }
+// logger returns the logger of the handler's options, or else the informer's.
+func (l *listener) logger() klog.Logger { return ptr.Deref(l.ownLogger, l.p.logger) }
 
 // HasSynced implements [cache.ResourceEventHandlerRegistration].
 func (l *listener) HasSynced() bool {
@@ -129,12 +127,12 @@ func (l *listener) run() {
 		return
 	}
 	l.p.running.Go(l.watchSynced) // Not waited for here: a handler's panic must not wait.
-	if !l.consumer.StartsOver() { // Else behind the list.
+	if !l.consumer.StartsOver() { // Otherwise startOver asks after the list.
 		l.askKnown()
 	}
 	for goOn := true; goOn; {
 		l.checkSynced()
-		if l.resyncWanted.Swap(false) && !l.consumer.StartsOver() && !l.resync() { // Else the list has all.
+		if l.resyncWanted.Swap(false) && !l.consumer.StartsOver() && !l.resync() { // An initial list replaces a resync.
 			return
 		}
 		ds, err := l.consumer.Next()
@@ -160,8 +158,8 @@ func (l *listener) failed(err error) bool {
 	if errors.Is(err, queue.ErrStopped) || errors.Is(err, persist.ErrClosed) {
 		return false
 	}
-	if !errors.Is(err, errNotListed) { // Whoever has met the damage has logged it.
-		l.log().Error(err, "Could not read what is pending for a handler, trying again", "handler", l.name)
+	if !errors.Is(err, errNotListed) { // That damage is logged already.
+		l.logger().Error(err, "Could not read the pending deltas of a handler, trying again", "handler", l.name)
 	}
 	return waitFor(l, time.After(readRetryDelay))
 }
@@ -169,7 +167,7 @@ func (l *listener) failed(err error) bool {
 // watchSynced waits until the informer has synced. The deltas up to then are initial items.
 func (l *listener) watchSynced() {
 	if waitFor(l, l.p.opts.Synced) {
-		l.initialHead.Store(l.p.log.Head() + 1)
+		l.initialHead.Store(l.p.queue.Head() + 1)
 		l.consumer.Interrupt()
 	}
 }
@@ -199,14 +197,14 @@ func (l *listener) deliverDeltas(ds []queue.Delta) bool {
 			last = now
 			l.acknowledge()
 		}
-		if panicked { // Behind the acknowledgement, so that a crash does not repeat what was skipped.
+		if panicked { // After the acknowledgement: a crash must not repeat a skipped delta.
 			l.forgetPanics(d.Key)
 		}
 	}
 	return true
 }
 
-// acknowledge acknowledges what the handler has returned from. After ErrClosed it comes again.
+// acknowledge acknowledges the deltas that the handler has returned from. After ErrClosed they are delivered again.
 func (l *listener) acknowledge() {
 	_ = l.consumer.Acknowledge(l.unacked)
 	l.unacked = nil
@@ -217,8 +215,8 @@ func (l *listener) acknowledge() {
 // list, which a crash repeats, they count until its end. After ErrClosed they count a little longer.
 func (l *listener) forgetPanics(key string) { _ = l.consumer.Returned(key) }
 
-// concerns reports whether the handler is called for a delta: not if it changed
-// nothing and the handler does not resync.
+// concerns reports whether the handler is called for a delta. A delta that changed nothing is only for handlers that
+// resync.
 func (l *listener) concerns(d *queue.Delta) bool { return d.Type != cache.Sync || l.syncing.Load() }
 
 // deliver calls the handler for a delta.
@@ -237,13 +235,13 @@ func (l *listener) deliver(d *queue.Delta) {
 	}
 }
 
-// call runs the callback for a delta as client-go's processorListener does: a panic
-// ends the program, or if that is switched off, costs a pause and the notification. A durable handler is not called for
-// an object on which it has panicked too often. It reports false if the listener was stopped.
+// call runs the callback for a delta as client-go's processorListener does. A panic ends the program. If that is
+// switched off, the notification is lost, and a pause follows. A durable handler is not called for an object on which
+// it has panicked too often. call returns false if the listener was stopped.
 func (l *listener) call(d *queue.Delta, f func()) bool {
 	if n := l.p.opts.MaxPanics; n >= 0 && l.consumer.Panics(d.Key) >= max(n, 1) {
 		l.skipped.Add(1)
-		l.log().Error(nil, "A durable handler has panicked on this object in too many processes, skipping it", "handler", l.name, "key", d.Key, "type", d.Type, "panics", n)
+		l.logger().Error(nil, "A durable handler has panicked on this object in too many processes, skipping it", "handler", l.name, "key", d.Key, "type", d.Type, "panics", n)
 		return true
 	}
 	if l.sleepAfterCrash && !waitFor(l, time.After(crashPause)) {
@@ -264,10 +262,9 @@ func (l *listener) call(d *queue.Delta, f func()) bool {
 	return true
 }
 
-// crashed handles the panic of a callback as client-go does, and logs in the same line
-// which delta the handler was called for.
+// crashed handles the panic of a callback as client-go does, and logs the callback's delta in the same line.
 func (l *listener) crashed(r any, d *queue.Delta) {
-	logger := l.log().WithValues("handler", l.name, "key", d.Key, "type", d.Type)
+	logger := l.logger().WithValues("handler", l.name, "key", d.Key, "type", d.Type)
 	if l.durable {
 		l.acknowledge()
 		logger = logger.WithValues("panics", l.notePanic(d.Key),
@@ -277,8 +274,8 @@ func (l *listener) crashed(r any, d *queue.Delta) {
 	panic(r)
 }
 
-// notePanic notes durably that a durable handler has panicked when it was called for an object, unless
-// the process goes on. A disk that does not answer does not keep the process from ending.
+// notePanic notes durably that a durable handler has panicked on an object. It notes nothing if the process goes on. A
+// disk that does not answer does not keep the process from ending.
 func (l *listener) notePanic(key string) (noted string) {
 	if !utilruntime.ReallyCrash || l.p.opts.MaxPanics < 0 {
 		return "not counted"

@@ -30,7 +30,7 @@ type Store interface {
 	Ballast() (release func())
 }
 
-// Options configures [New]. A zero value means what it says.
+// Options configures [New]. A zero field has no other default.
 type Options struct {
 	// Informer names the informer in the names of checkers.
 	Informer string
@@ -39,12 +39,12 @@ type Options struct {
 	// Synced is closed when the informer has synced. Initial lists wait for it. The deltas that a durable handler
 	// gets before are initial items.
 	Synced <-chan struct{}
-	// CaughtUp is closed when the store has what the server has.
+	// CaughtUp is closed when the store has caught up with the server.
 	CaughtUp <-chan struct{}
-	// ResyncPeriod is that of handlers that set none, and the period of the check at first.
+	// ResyncPeriod is the period of handlers that set none. It is also the first period of the check.
 	ResyncPeriod time.Duration
-	// MaxPanics is in how many processes a durable handler may panic on one object before that is
-	// skipped. Negative: in any number.
+	// MaxPanics is in how many processes a durable handler may panic on one object before the notification is skipped.
+	// Negative: it is never skipped.
 	MaxPanics int
 	Logger    klog.Logger
 }
@@ -53,18 +53,18 @@ type Options struct {
 type Processor struct {
 	opts Options
 
-	// changing is held while the handlers change, also where that waits for the file and mu is not held.
-	// It is locked before mu.
+	// changing is held while the set of handlers changes. mu is not held while such a change waits for the file.
+	// changing is locked before mu.
 	changing sync.Mutex
 
 	mu               sync.Mutex
-	log              *queue.Log // Nil before the start, as is store.
+	queue            *queue.Log // Nil before the start, as is store.
 	store            Store
 	logger           klog.Logger
 	started, stopped bool
 	checkPeriod      time.Duration
 	listeners        map[*listener]struct{}
-	unfinished       map[*listener]struct{} // Those that run, also if they were removed.
+	unfinished       map[*listener]struct{} // The listeners that run, including removed ones.
 	chunks           chunks
 	running          sync.WaitGroup
 }
@@ -77,12 +77,12 @@ func New(o Options) *Processor {
 	}
 }
 
-// A Name is that of a durable handler. Without one a handler is a plain one.
+// A Name names a durable handler. The zero Name means a plain handler.
 type Name struct {
 	Kind        queue.Kind
 	Name, Epoch string // See [queue.Log.Durable].
-	// Known, unless it is nil, returns the keys of the objects that the handler holds. OnDelete is called for those that the store
-	// lacks once the cache has caught up.
+	// Known, unless it is nil, returns the keys of the objects that the handler holds. Once the cache has caught up,
+	// OnDelete is called for each of them that the store lacks.
 	Known func(context.Context) ([]cache.ObjectName, error)
 }
 
@@ -107,7 +107,7 @@ func (p *Processor) Add(h cache.ResourceEventHandler, name Name, o cache.Handler
 		return nil, err
 	}
 	if p.started {
-		if err := l.consume(p.log); err != nil {
+		if err := l.consume(p.queue); err != nil {
 			return nil, err
 		}
 	}
@@ -121,7 +121,7 @@ func (p *Processor) Add(h cache.ResourceEventHandler, name Name, o cache.Handler
 	return l, nil
 }
 
-// checkName checks a name before the start, after which the log does.
+// checkName checks a name before the start. After the start the queue checks it.
 func (p *Processor) checkName(name Name) error {
 	if name.Name == "" {
 		return nil
@@ -134,7 +134,7 @@ func (p *Processor) checkName(name Name) error {
 	return queue.CheckName(name.Name)
 }
 
-// consume gives the listener a consumer of the log.
+// consume gives the listener a consumer of the queue.
 func (l *listener) consume(log *queue.Log) (err error) {
 	if !l.durable {
 		l.consumer = log.Plain()
@@ -175,8 +175,8 @@ func (p *Processor) Remove(handle cache.ResourceEventHandlerRegistration) error 
 	switch {
 	case !p.started:
 		close(l.finished)
-	case !l.durable: // It holds nothing, whatever its callback does.
-		_ = l.consumer.Remove() // After ErrClosed nothing is held.
+	case !l.durable: // It holds no deltas, even while its callback runs.
+		_ = l.consumer.Remove() // After ErrClosed no deltas are held.
 	}
 	return nil
 }
@@ -199,9 +199,8 @@ func (p *Processor) Unused(name string) error {
 	return nil
 }
 
-// Start starts the listeners, which wait until the store is served. What is logged from now on is logged by the logger.
-// It returns the period after which ShouldResync is to be called, which does not change any more. After an error it can
-// be called again.
+// Start starts the listeners. They wait until the store is served. From now on logger is used. Start returns the period
+// after which ShouldResync must be called. It does not change any more. After an error Start can be called again.
 func (p *Processor) Start(log *queue.Log, store Store, logger klog.Logger) (resyncCheckPeriod time.Duration, err error) {
 	p.changing.Lock()
 	defer p.changing.Unlock()
@@ -209,7 +208,7 @@ func (p *Processor) Start(log *queue.Log, store Store, logger klog.Logger) (resy
 		return 0, persist.ErrClosed
 	}
 	for l := range p.listeners {
-		if l.consumer != nil { // Of the call before.
+		if l.consumer != nil { // An earlier call has set it.
 			continue
 		}
 		if err := l.consume(log); err != nil {
@@ -218,15 +217,15 @@ func (p *Processor) Start(log *queue.Log, store Store, logger klog.Logger) (resy
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.log, p.store, p.logger, p.started = log, store, logger, true
+	p.queue, p.store, p.logger, p.started = log, store, logger, true
 	for l := range p.listeners {
 		p.runLocked(l)
 	}
 	return p.checkPeriod, nil
 }
 
-// WaitForSync waits until the handlers that there are now have synced, and reports whether they have:
-// not if ctx is done before. It does not wait for those that are removed, or stopped.
+// WaitForSync waits until the present handlers have synced. It returns false if ctx is done before. It does not wait
+// for handlers that are removed or stopped meanwhile.
 func (p *Processor) WaitForSync(ctx context.Context) bool {
 	p.mu.Lock()
 	listeners := slices.Collect(maps.Keys(p.listeners))
@@ -261,7 +260,7 @@ func (p *Processor) Stop() {
 // Wait waits, after Stop, until all callbacks have returned.
 func (p *Processor) Wait() { p.running.Wait() }
 
-// Unfinished returns the handlers that run, perhaps also some that were removed, sorted, without what waits for them.
+// Unfinished returns the handlers that run, sorted, including removed ones. Their Undelivered is not set.
 func (p *Processor) Unfinished() []HandlerStatus {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -281,20 +280,19 @@ type callback struct {
 
 // HandlerStatus says how far behind a handler is.
 type HandlerStatus struct {
-	Name    string // Of a durable handler, or the Go type of a plain one.
+	Name    string // The name of a durable handler, or the Go type of a plain one.
 	Durable bool
 	Absent  bool // The durable name has no handler.
-	// InitialList says that a handler has not got all objects yet.
+	// InitialList says that OnAdd was not delivered for all objects yet.
 	InitialList bool
-	// Callback is the key of the object that a callback runs for, and CallbackSince when that began;
-	// empty and zero if none runs.
+	// Callback is the key of the object whose callback is running, and CallbackSince when that began. They are empty
+	// and zero if none runs.
 	Callback      string
 	CallbackSince time.Time `json:",omitzero"`
-	// Undelivered is how many deltas the handler has still to acknowledge, and
-	// UndeliveredBytes about how many bytes they have.
+	// Undelivered is the number of pending deltas, and UndeliveredBytes about their size.
 	Undelivered      int
 	UndeliveredBytes int64
-	// Skipped is how many changes this process has skipped, because the handler has panicked on them.
+	// Skipped is how many notifications this process has skipped, because the handler has panicked on them.
 	Skipped int64
 }
 
@@ -306,7 +304,8 @@ func (l *listener) status() HandlerStatus {
 	return h
 }
 
-// Status returns that of all handlers, and of durable names without one, sorted. It leaves out names of another kind.
+// Status returns the status of all handlers, and of durable names without a handler, sorted. It leaves out names of
+// another kind.
 func (p *Processor) Status(kind queue.Kind) []HandlerStatus {
 	var all []HandlerStatus
 	p.mu.Lock()
@@ -321,7 +320,7 @@ func (p *Processor) Status(kind queue.Kind) []HandlerStatus {
 		}
 		all = append(all, h)
 	}
-	log := p.log
+	log := p.queue
 	p.mu.Unlock()
 	if log != nil {
 		for name, b := range log.Absent(kind) {

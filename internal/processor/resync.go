@@ -12,18 +12,17 @@ import (
 // minimumResyncPeriod is client-go's (shared_informer.go).
 const minimumResyncPeriod = time.Second
 
-// setResyncLocked follows client-go's AddEventHandlerWithOptions. A period is at least
-// a second. Before the start the shortest period becomes the check period, after it no
-// period is shorter than that.
+// setResyncLocked follows client-go's AddEventHandlerWithOptions. A period is at least a second. Before the start the
+// shortest period becomes the check period. After the start no period is shorter than the check period.
 func (p *Processor) setResyncLocked(l *listener, period time.Duration) {
 	if period > 0 {
 		if period < minimumResyncPeriod {
-			l.log().Info("Warning: resync period is too small. Changing it to the minimum allowed value", "resyncPeriod", period, "minimumResyncPeriod", minimumResyncPeriod)
+			l.logger().Info("Warning: resync period is too small. Changing it to the minimum allowed value", "resyncPeriod", period, "minimumResyncPeriod", minimumResyncPeriod)
 			period = minimumResyncPeriod
 		}
 		if period < p.checkPeriod {
 			if p.started {
-				l.log().Info("Warning: resync period is smaller than resync check period and the informer has already started. Changing it to the resync check period", "resyncPeriod", period, "resyncCheckPeriod", p.checkPeriod)
+				l.logger().Info("Warning: resync period is smaller than resync check period and the informer has already started. Changing it to the resync check period", "resyncPeriod", period, "resyncCheckPeriod", p.checkPeriod)
 				period = p.checkPeriod
 			} else {
 				p.checkPeriod = period
@@ -44,7 +43,7 @@ func (l *listener) setPeriodLocked(check time.Duration) {
 	case l.requested == 0:
 		l.period = 0
 	case check == 0:
-		l.log().Info("Warning: the specified resyncPeriod is invalid because this shared informer doesn't support resyncing", "desired", l.requested)
+		l.logger().Info("Warning: the specified resyncPeriod is invalid because this shared informer doesn't support resyncing", "desired", l.requested)
 		l.period = 0
 	default:
 		l.period = max(l.requested, check)
@@ -88,8 +87,8 @@ func (p *Processor) Resync() {
 	}
 }
 
-// resync calls OnUpdate for every object, with the same one as old and new. It leaves out objects
-// with a delta that was not delivered yet, because that will come.
+// resync calls OnUpdate for every object, with the same object as old and new. It leaves out objects with a pending
+// delta: that will be delivered.
 func (l *listener) resync() bool {
 	return l.eachChunk(false, func(_ string, c indexer.Chunk) bool {
 		if l.consumer.Behind().Deltas > 0 {

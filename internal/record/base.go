@@ -19,14 +19,12 @@ type message struct {
 
 type messageField struct {
 	index int
-	// message is set if the field is a message or, with repeated, a slice of
-	// messages; else nil.
+	// message is set if the field is a message or, with repeated, a slice of messages.
 	message  *message
 	repeated bool
 }
 
-// messages caches a *message for each reflect.Type, nil for those whose fields
-// do not determine the encoding.
+// messages caches a *message for each reflect.Type. It is nil for a type whose fields do not determine the encoding.
 var messages sync.Map
 
 func messageOf(t reflect.Type) *message {
@@ -103,7 +101,7 @@ func decodeWithBase(target, base any, encoded, baseEncoded []byte) (ok bool) {
 	if d.message(m, v.Elem(), reflect.ValueOf(base).Elem(), encoded, baseEncoded) != nil {
 		return false
 	}
-	quantityPlanOf(t).cacheText(v) // Those shared with base have cached it when base was encoded.
+	quantityPlanOf(t).cacheText(v) // Fields shared with base have cached it when base was encoded.
 	return true
 }
 
@@ -154,9 +152,8 @@ func share(v, base reflect.Value) {
 	v.Set(base)
 }
 
-// compare calls do for each field in encoded, with the same field of baseEncoded, or
-// nil if that has none. f is nil if the field is unknown. Both encodings must have
-// their fields in the order of their numbers, as generated code writes them.
+// compare calls do for each field in encoded. baseField is the same field of baseEncoded, or nil. f is nil if the field
+// is unknown. Both encodings must have their fields in the order of their numbers, as generated code writes them.
 func (m *message) compare(encoded, baseEncoded []byte, do func(f *messageField, field, baseField []byte) error) error {
 	var number, baseNumber protowire.Number
 	var field, baseField []byte
@@ -178,7 +175,7 @@ func (m *message) compare(encoded, baseEncoded []byte, do func(f *messageField, 
 			return err
 		}
 	}
-	for len(baseEncoded) > 0 { // A field that comes again has changed what the base object has of it.
+	for len(baseEncoded) > 0 { // A repeated field would have changed the value in the base object.
 		var err error
 		if baseNumber, _, baseEncoded, err = nextField(baseEncoded, baseNumber); err != nil {
 			return err

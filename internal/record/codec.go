@@ -17,14 +17,13 @@ import (
 )
 
 var (
-	// ErrNotEncodable says that an object cannot be written so that the same
-	// object is read back: unstructured content holds a Go type that no
-	// decoder of Kubernetes produces, the type has no JSON form, or its own
-	// marshaller failed.
+	// ErrNotEncodable says that an object cannot be encoded so that decoding returns the same object: unstructured
+	// content holds a Go type that no decoder of Kubernetes produces, the type has no JSON form, or its own marshaller
+	// failed.
 	ErrNotEncodable = errors.New("record: object cannot be encoded")
 
 	// ErrTypeMismatch says that a record holds an object of another Go type
-	// than the one asked for. The record itself is sound.
+	// than was asked for. The record itself is sound.
 	ErrTypeMismatch = errors.New("record: record holds an object of another type")
 
 	// ErrBadRecord says that bytes are not a record, or that the body of one
@@ -40,7 +39,7 @@ type Codec uint8
 const (
 	CodecProtobuf     Codec = 1 // Types with generated protobuf methods.
 	CodecUnstructured Codec = 2 // *unstructured.Unstructured, as msgpack.
-	CodecJSON         Codec = 3 // Any other type. Carries what JSON carries.
+	CodecJSON         Codec = 3 // Any other type. The JSON form of the object is kept.
 )
 
 // protobufObject has the methods that Kubernetes generates for its protobuf
@@ -51,7 +50,7 @@ type protobufObject interface {
 	Unmarshal([]byte) error
 }
 
-// goType is what has to be known about a Go type to encode its values.
+// goType has the properties of a Go type that are needed to encode its values.
 type goType struct {
 	name  string // Import path and name, with a star for a pointer.
 	codec Codec
@@ -106,11 +105,11 @@ func codecFor(t reflect.Type) Codec {
 // struct{ metav1.ObjectMeta; Node string } is such a type, and so is a custom
 // resource that embeds a Pod.
 //
-// Reflection does not tell a promoted method from a declared one, but the
-// rules of promotion do: t has declared the method itself if no embedded field
-// has it, or if two have it at the same depth, because then none is promoted.
-// Generated types are of the first or, with TypeMeta and ObjectMeta, of the
-// second sort. A false alarm costs only speed.
+// Reflection does not distinguish a promoted method from a declared one, but the
+// rules of promotion do. t has declared the method itself in two cases: no embedded
+// field has it, or two embedded fields have it at the same depth, so that neither is
+// promoted. Generated types are the first case or, with TypeMeta and ObjectMeta, the
+// second. A false alarm costs only speed.
 func methodsMayBePromoted(t reflect.Type) bool {
 	if t.Kind() == reflect.Pointer {
 		t = t.Elem()
@@ -152,7 +151,7 @@ func embeds(ptr reflect.Type) bool {
 }
 
 const (
-	envelopeBytes    = 128  // Estimates what a record takes beside its body.
+	envelopeBytes    = 128  // The estimated length of a record without its body.
 	defaultBodyBytes = 2048 // The estimate until the first object of a type is encoded.
 )
 
@@ -161,8 +160,8 @@ const (
 //
 // It must be called before obj is shared with other goroutines: it makes the
 // resource.Quantity fields of obj cache their text, as encoding does. After that [Encode]
-// only reads obj, so handlers may read it at the same time. Objects that come from
-// [Record.Decode] are ready to be shared.
+// only reads obj, so handlers may read it at the same time. Objects from [Record.Decode]
+// are ready to be shared.
 func EstimateSize(obj any) int {
 	g := goTypeOf(obj)
 	if g == nil || isNilPointer(obj) {
@@ -231,8 +230,7 @@ func appendJSON(buf *bytes.Buffer, obj any) error {
 // decodeBody decodes body into target, a new object, and returns it.
 func decodeBody(codec Codec, body []byte, target any) (obj any, err error) {
 	defer func() {
-		// Generated code may panic on a body that its counterpart did not
-		// write, and custom types bring code of their own.
+		// Generated code may panic on a body that other code has written, and custom types have code of their own.
 		if p := recover(); p != nil {
 			obj, err = nil, fmt.Errorf("panic: %v", p)
 		}
@@ -255,8 +253,8 @@ func decodeBody(codec Codec, body []byte, target any) (obj any, err error) {
 	}
 }
 
-// decodeJSON decodes into the type of target, a pointer or not: a transform may
-// have put a struct into the store, and a struct comes back.
+// decodeJSON decodes into the type of target. That may be a struct and no pointer: a transform may have put a struct
+// into the store.
 func decodeJSON(body []byte, target any) (any, error) {
 	t := reflect.TypeOf(target)
 	if t.Kind() == reflect.Pointer {

@@ -11,33 +11,32 @@ import (
 // An Object is an object and its record.
 type Object struct {
 	Object any
-	record []byte // Room for a checksum is behind it.
+	record []byte // Behind it there is room for a checksum.
 	body   []byte // The end of record.
 }
 
 const (
 	maxBodyBytes  = 1 << 29 // Two of them fit into a value of the file.
 	checksumRoom  = 8
-	seqAt, seqEnd = 2, 10 // In the record: the sequence number is the first field, and always as long.
+	seqAt, seqEnd = 2, 10 // In the record. The sequence number is the first field, and its length is fixed.
 )
 
 // Encode makes the record of an object, which must not change from now on. Its Seq is 0. The error wraps
 // [ErrNotEncodable].
 //
-// What [Record.Decode] returns equals obj in the sense of apimachinery's
-// equality.Semantic, and unstructured objects in the sense of
-// reflect.DeepEqual. A typed object keeps what its API form carries. That
-// excludes the difference between an empty and a nil slice, fractions of a
-// second in a metav1.Time, a RawExtension that has an Object instead of Raw
-// and, for a type without generated protobuf, fields that encoding/json skips.
+// The result of [Record.Decode] equals obj by apimachinery's equality.Semantic, and
+// by reflect.DeepEqual if it is unstructured. A typed object keeps its API form.
+// The API form lacks the difference between an empty and a nil slice, fractions of a
+// second in a metav1.Time, and a RawExtension that has an Object instead of Raw. For
+// a type without generated protobuf it also lacks fields that encoding/json skips.
 func Encode(obj any) (o *Object, err error) {
 	g := goTypeOf(obj)
 	if g == nil || isNilPointer(obj) {
 		return nil, fmt.Errorf("%w: it is nil (%T)", ErrNotEncodable, obj)
 	}
 	defer func() {
-		// The object's methods may be the caller's, and generated code panics if somebody changes
-		// the object meanwhile, which is not allowed. Neither may end the process.
+		// The object's methods may be the caller's and panic. Generated code panics if somebody changes the object
+		// meanwhile, which is not allowed. Neither may end the process.
 		if p := recover(); p != nil {
 			o, err = nil, fmt.Errorf("%w: %s: panic: %v", ErrNotEncodable, g.name, p)
 		}

@@ -10,10 +10,10 @@ import (
 // A quantityPlan finds the resource.Quantity fields in values of a type: their
 // String method caches the text, which must not happen while another goroutine
 // reads the object. Fields in values of maps are left out, because Go copies
-// them for every call, but not fields that such values point to.
+// such values for every call. Fields that such values point to are not left out.
 type quantityPlan struct {
 	isQuantity  bool // The type is Quantity.
-	hasQuantity bool // It is, or leads to one.
+	hasQuantity bool // The type is Quantity, or leads to one.
 	kind        reflect.Kind
 	fields      []quantityField // Of a struct.
 	elem        *quantityPlan   // Of a pointer, slice, array or map.
@@ -42,7 +42,7 @@ func newQuantityPlan(t reflect.Type, all map[reflect.Type]*quantityPlan) *quanti
 	if p := all[t]; p != nil {
 		return p
 	}
-	// Until more is known it has one: a type that contains itself is looked through.
+	// hasQuantity is true at first, so that a type that contains itself is looked through.
 	p := &quantityPlan{kind: t.Kind(), isQuantity: t == quantityType, hasQuantity: true}
 	all[t] = p
 	switch {
@@ -66,14 +66,13 @@ func newQuantityPlan(t reflect.Type, all map[reflect.Type]*quantityPlan) *quanti
 	return p
 }
 
-// cacheText makes these fields of v, which is addressable or a pointer, cache
-// their text.
+// cacheText makes these fields of v cache their text. v is addressable or a pointer.
 func (p *quantityPlan) cacheText(v reflect.Value) {
 	switch {
 	case !p.hasQuantity:
 		return
 	case p.isQuantity:
-		if v.CanAddr() { // Else it is in a map's value.
+		if v.CanAddr() { // Otherwise it is in a map's value.
 			_ = v.Addr().Interface().(*resource.Quantity).String()
 		}
 		return

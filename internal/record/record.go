@@ -13,7 +13,7 @@ import (
 // A Record is an object as stored: an envelope that can be read on its own, and
 // the encoded object. It is a msgpack array of the fields in this order.
 type Record struct {
-	Seq             uint64    // Chosen by the writer, to tell versions of one object apart.
+	Seq             uint64    // Chosen by the writer, to distinguish versions of one object.
 	ResourceVersion string    // Empty for objects without metadata.
 	UID             types.UID // Likewise.
 	Codec           Codec
@@ -28,7 +28,7 @@ type Record struct {
 // recordFields is the length of the array.
 const recordFields = 8
 
-// appendHead appends all that is before the body, whose length is 0. Writing to a bytes.Buffer does not fail,
+// appendHead appends everything before the body, with 0 as the body's length. Writing to a bytes.Buffer does not fail,
 // so neither do these methods of the encoder.
 func appendHead(buf *bytes.Buffer, g *goType, obj any) {
 	var resourceVersion, uid string
@@ -86,16 +86,15 @@ func (r Record) Copy(room int) []byte { return append(make([]byte, 0, len(r.raw)
 func (r Record) SizeBytes() int { return len(r.raw) }
 
 // Decode decodes the body into the object that newObject returns: a new one,
-// of the type that the record is expected to hold. The object shares no memory
-// with the body. For unstructured content newObject may be nil.
+// of the expected type. The object shares no memory with the body. For
+// unstructured content newObject may be nil.
 //
 // An error wraps [ErrTypeMismatch] if the record holds another Go type than
 // newObject returns, and [ErrBadRecord] if the body cannot be decoded.
 func (r Record) Decode(newObject func() any) (any, error) { return r.DecodeNear(newObject, nil) }
 
-// DecodeNear is Decode for another version of the object in base, or one like it. Parts whose
-// encodings are equal are not decoded, but shared with the base object: neither
-// object may be changed. base may be nil.
+// DecodeNear is Decode beside base, another version of the object, or a similar object. Parts whose encodings are equal
+// are not decoded, but shared with the base object: neither object may be changed. base may be nil.
 func (r Record) DecodeNear(newObject func() any, base *Object) (any, error) {
 	var target any
 	if newObject != nil {
@@ -110,8 +109,8 @@ func (r Record) DecodeNear(newObject func() any, base *Object) (any, error) {
 	case g.name != r.TypeName:
 		return nil, fmt.Errorf("%w: found %s, want %s", ErrTypeMismatch, r.TypeName, g.name)
 	case g.codec != r.Codec && r.Codec != CodecJSON:
-		// Another build of the program gave the type protobuf methods. The
-		// other way round is no problem, for every typed object has JSON.
+		// The type has protobuf methods in only one of two builds of the program. A body in JSON is no problem: every
+		// typed object has a JSON form.
 		return nil, fmt.Errorf("%w: found %s in another encoding", ErrTypeMismatch, r.TypeName)
 	}
 	if r.Codec == CodecProtobuf && base != nil && goTypeOf(base.Object) == g {

@@ -7,11 +7,11 @@ import (
 )
 
 // Same reports whether the record r holds the object o: the same Go type, uid,
-// resourceVersion and content. apiVersion and kind of typed objects do not count,
-// because it depends on the request whether the server sends them.
+// resourceVersion and content. apiVersion and kind of typed objects do not count:
+// the server sends them only for some requests.
 //
-// It compares the encodings, which are equal for equal content if this version of
-// the program has written r. Only if they differ, it decodes r.
+// It compares the encodings first. They are equal for equal content if this version of the program has written r. If
+// they differ, it decodes r.
 func (o *Object) Same(r Record, newObject func() any) bool {
 	g := goTypeOf(o.Object)
 	if uid, rv := Head(o.Object); g.name != r.TypeName || uid != r.UID || rv != r.ResourceVersion {

@@ -52,7 +52,8 @@ func (t Transport) RoundTrip(r *http.Request) (*http.Response, error) {
 	return resp, err
 }
 
-// isAbout reports whether r is a request of the call. If r is a redirect, its first request decides.
+// isAbout reports whether r, perhaps a redirect, is a request of the call. The first request says whether it is a
+// watch.
 func (x *exchange) isAbout(r *http.Request) bool {
 	_, err := Of(r)
 	for r.Response != nil && r.Response.Request != nil {
