@@ -23,8 +23,7 @@ import (
 	"github.com/warmwatch/warmwatch/internal/testsupport/process"
 )
 
-// TestADynamicFactoryServesWhileTheServerHangs, also where the client's transport is hidden, and by an index that is
-// added before.
+// TestADynamicFactoryServesWhileTheServerHangs, also by an index that is added before.
 func TestADynamicFactoryServesWhileTheServerHangs(t *testing.T) {
 	for _, hangs := range []time.Duration{0, 9 * time.Second, time.Hour} {
 		t.Run(hangs.String(), func(t *testing.T) { bubble.Run(t, func(t *testing.T) { serveDynamic(t, hangs) }) })
@@ -42,7 +41,7 @@ func serveDynamic(t *testing.T, hangs time.Duration) {
 		if life > 0 {
 			g.hangs = time.Now().Add(hangs)
 		}
-		client := dynamic.NewForConfigOrDie(&rest.Config{Host: "http://server", Transport: g, QPS: -1})
+		client := dynamic.NewForConfigOrDie(&rest.Config{Host: "http://server", Transport: c.WrapTransport(g), QPS: -1})
 		factory := informers.NewFilteredDynamicSharedInformerFactory(c, client, 0, "ns", nil)
 		informer := factory.ForResource(process.ConfigMaps).Informer()
 		if err := informer.AddIndexers(cache.Indexers{"first": all}); err != nil {
