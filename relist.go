@@ -20,7 +20,7 @@ func relistingOf(d checkpoint.Decision) *reflector.Relisting {
 	return &reflector.Relisting{Cause: d.Cause, Reason: d.Reason, Rewrite: d.Rewrite, Newest: d.Action == checkpoint.ActionDiscard}
 }
 
-// relistingAsked is the newest state, because a watch cache may have lost events, too.
+// relistingAsked asks for the newest list, because a watch cache may have lost events, too.
 var relistingAsked = reflector.Relisting{Cause: CauseFullRelist, Newest: true}
 
 var errEnded = errors.New("warmwatch: the informer has ended")

@@ -10,8 +10,8 @@ const (
 	ActionResume Action = "resume"
 	// ActionRelist means to list, compare with the stored objects, and apply the difference.
 	ActionRelist Action = "relist"
-	// ActionDiscard means to relist the newest state without serving the stored objects before. They are compared as
-	// objects of another cluster.
+	// ActionDiscard means to list the newest state. The stored objects are not served. They are compared with the list by
+	// content.
 	ActionDiscard Action = "discard"
 )
 

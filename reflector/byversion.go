@@ -23,7 +23,7 @@ import (
 const (
 	// minByVersion: for fewer objects, metadata and the server's schema are not much smaller than the objects.
 	minByVersion = 100
-	// maxChangedShare: one get by name costs the server what metadata instead of 16 whole objects saves
+	// maxChangedShare: one get by name costs the server as much as it saves by sending 16 objects as metadata
 	// (docs/design/decisions.md).
 	maxChangedShare = 16
 	// objectsAtOnce is how many objects are got with one call of List.

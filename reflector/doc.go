@@ -16,8 +16,8 @@
 //   - A1: object, index entries, delta and checkpoint of an event are in one batch.
 //   - A2: the checkpoint is never ahead of the objects.
 //   - A3: a watch is resumed only from a valid resourceVersion, and only if the server has reached that. The server is
-//     asked for one object beside the watch (question.go).
-//   - A4: versions are compared only where they have an order. Where the answers say nothing, the process does not ask
-//     again once the store has caught up.
+//     asked for one object beside the watch (question.go). If the server's answers prove nothing, the process stops
+//     asking once the store has caught up.
+//   - A4: versions are compared only where they have an order.
 //   - A6: it finds out when the store has caught up with the server (caughtup.go).
 package reflector

@@ -235,7 +235,7 @@ func (k *Sink) passLocked(rv string) error {
 	value := persist.JSON(lastBookmark{k.written.ResourceVersion, rv, k.record.VouchedAt})
 	_, err := k.db.Update(func(b *persist.Batch) {
 		b.Put(bookmarksBucket, k.space, value)
-		b.Idle() // Without it the next process resumes a little earlier.
+		b.Idle() // If a crash loses the bookmark, the next process resumes a little earlier.
 	})
 	if err == nil {
 		k.indexer.Pass(rv)
@@ -243,7 +243,7 @@ func (k *Sink) passLocked(rv string) error {
 	return err
 }
 
-// atLastBookmark moves the checkpoint of the file to its last bookmark.
+// atLastBookmark returns r at its last bookmark, if that bookmark follows r.
 func (k *Sink) atLastBookmark(r checkpoint.Record) checkpoint.Record {
 	_, err := k.db.View(bookmarksBucket, k.space, func(it *persist.Item) error {
 		last, err := persist.ReadJSON[lastBookmark](it)

@@ -156,7 +156,7 @@ func (r *relist) encodeLocked(obj runtime.Object) (value *record.Object, key str
 }
 
 // known receives the version of an object that exists, and reports whether the store has
-// it. If not, and if the object is not received as an item, it does not exist.
+// it. If not, the object must come as an item. Otherwise finish deletes it from the store.
 func (r *relist) known(v checkpoint.ObjectVersion) (bool, error) {
 	k := r.k
 	if err := k.lockOpen(); err != nil {
@@ -238,8 +238,8 @@ func (r *relist) writeSilentLocked() error {
 }
 
 // finish is called after the last item, with the version of the list. rv is empty if the list has no version; the next
-// bookmark then gives it. After nil the store equals the list. Exception: another relist is due
-// ([Resumer.ForceRelist]); the store is not served before it is done. finish reports whether the relist has written
+// bookmark then gives it. If err is nil, the store equals the list. The exception: damage was found
+// during a first list. Then another relist follows ([Resumer.ForceRelist]), and nothing is served before it. finish reports whether the relist has written
 // anything.
 func (r *relist) finish(rv string) (changed bool, err error) {
 	k := r.k

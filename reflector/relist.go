@@ -16,8 +16,8 @@ import (
 )
 
 // relist compares the store with a list. It asks for a list that is not older than the store, so that time does not go
-// back. It asks for the newest list, which is right whatever its version, if the server cannot return that one, or if
-// the watch after such a list expired without an event. The first list into an empty store may have any version, as
+// back. The newest list is right whatever its version. It is asked for in two cases: the server cannot return the first one;
+// or the watch after such a list expired without an event. The first list into an empty store may have any version, as
 // client-go's, so the watch cache serves it.
 func (r *Resumer) relist(ctx context.Context, rv string, asked *Relisting) (string, error) {
 	cluster := r.askCluster(ctx)

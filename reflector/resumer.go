@@ -250,7 +250,7 @@ func (r *Resumer) update(ctx context.Context) (rv string, err error) {
 			return rv, err
 		}
 	}
-	if rv == "" { // Then time does not go back, and a server that is behind is noticed.
+	if rv == "" { // The list must not be older than anything that the store has seen.
 		rv = r.sink.lastVersion()
 	}
 	r.informer.Relisting(*how)
@@ -318,9 +318,9 @@ type ending struct {
 }
 
 // ended decides what the next List does after a watch has ended. It relists if the watch has expired, or has
-// failed in the server, as client-go does. Otherwise it resumes at the store's version. Only after an expired watch may
-// the list have to be the newest. After any other end the server still has the history. ended returns how to relist, or
-// nil.
+// failed in the server, as client-go does. Otherwise it resumes at the store's version. The list
+// must be the newest only if the watch has expired, and no event came since the last relist. ended returns how to
+// relist, or nil.
 func (r *Resumer) ended(e ending) *Relisting {
 	if e.early || e.err != nil {
 		r.doubt()

@@ -63,7 +63,7 @@ type Sink struct {
 	mu sync.Mutex // Held while an event is applied. A stopped Reflector may still be relisting.
 	// record is what the next batch stores; it may be ahead of the file.
 	record checkpoint.Record
-	// written is what the last batch put. A bookmark does not change it.
+	// written is the checkpoint in its bucket. passLocked does not change it.
 	written checkpoint.Record
 	stopped bool
 	stores  bool // The queue stores the deltas of the changes that are staged.
@@ -71,7 +71,7 @@ type Sink struct {
 	transform cache.TransformFunc
 	// trusted says that a watch can be resumed at the resourceVersions of events and bookmarks.
 	// It is false after a list that has no resourceVersion to watch from, or an object newer than
-	// itself, until the next list. A watch from there begins with the present objects. It does not report
+	// itself, until the next list. A watch without a version begins with the present objects. It does not report
 	// earlier deletions.
 	trusted bool
 	// filling says that the first list into an empty store is not complete yet.
@@ -192,7 +192,7 @@ func (k *Sink) storeLocked() error {
 	return err
 }
 
-// Checkpoint returns the checkpoint as of the last batch.
+// Checkpoint returns the checkpoint that the next batch stores.
 func (k *Sink) Checkpoint() checkpoint.Record {
 	k.mu.Lock()
 	defer k.mu.Unlock()
