@@ -95,9 +95,14 @@ func metaAt(f *os.File, at int64) ([]byte, error) {
 	return m, nil
 }
 
-// readAt reads for Open. A file counts as damaged if the device cannot read it or if it is too short.
+// readAt reads for Open, and once more after an error, because a card or a cable may fail only once. A file counts as
+// damaged if the device cannot read it or if it is too short.
 func readAt(f *os.File, b []byte, at int64) error {
-	if _, err := f.ReadAt(b, at); err != nil {
+	_, err := f.ReadAt(b, at)
+	if err != nil {
+		_, err = f.ReadAt(b, at)
+	}
+	if err != nil {
 		return &CorruptError{Err: err}
 	}
 	return nil
