@@ -66,8 +66,8 @@ ENV_386 := $(if $(filter linux/amd64,$(shell go env GOHOSTOS)/$(shell go env GOH
 RUN_386 := . $(ENV_386) -short ./checkpoint ./indexer ./internal/keyfield ./internal/record ./persist ./queue ./reflector
 
 # What `make test-long` runs, one after the other: what is random, for longer and with other seeds.
-LONG_RUNS := '. $(RACED) ./test/model -model.crashes=20000 -model.seed=0 -names.lives=1000 -names.seed=0' \
-	'. $(RACED) ./test/storm -storm.rounds=200 -storm.seed=0' \
+LONG_RUNS := '. $(RACED) ./test/model -model.crashes=20000 -model.seed=0 -model.bulk -names.lives=1000 -names.seed=0' \
+	'. $(RACED) ./test/storm -storm.rounds=200 -storm.seed=0 -storm.bulk' \
 	'. $(RACED) ./test/faults -damage.trials=3000 -backlog.updates=200000' \
 	'. $(RACED) ./internal/processor -random.rounds=5000' '. $(RACED) ./indexer -model.steps=20000' '. $(RACED) ./persist -persist.full' \
 	'./test/e2e $(RACED) -run=Kill . -kills=60' './test/e2e $(RACED) -run=^TestLinks$$ . -links.for=$(MINUTES)m -seed=$(SEED)' \
@@ -116,7 +116,7 @@ bench-compare: $(BIN)/bench $(BIN)/benchstat ## Run the micro-benchmarks of BASE
 	@$(BIN)/bench compare -C bench --benchstat=$(BIN)/benchstat $(COMPARE_FLAGS) '$(BASE)'
 
 .PHONY: test
-test: $(BIN)/kube-apiserver $(BIN)/etcd $(BIN)/gotest ## Test every module, with the race detector and on a real API server, 8 minutes (TEST_FLAGS=)
+test: $(BIN)/kube-apiserver $(BIN)/etcd $(BIN)/gotest ## Test every module, with the race detector and on a real API server, 11 minutes (TEST_FLAGS=)
 	@$(if $(RACE),,echo "# no C compiler: the tests run without the race detector";) \
 	run_386=$(if $(ENV_386),'$(RUN_386)'); \
 	if [ -z "$$run_386" ] || ! env $(ENV_386) go test -vet=off -run='^$$' ./internal/keyfield >/dev/null 2>&1; then \

@@ -156,11 +156,10 @@ func (s *SharedIndexInformer) newObject() any {
 }
 
 // want returns the values that a checkpoint must match.
-func (s *SharedIndexInformer) want(clusterID string) checkpoint.Want {
+func (s *SharedIndexInformer) want() checkpoint.Want {
 	id := s.place.Load().identity
 	return checkpoint.Want{
 		Identity:         id,
-		ClusterID:        clusterID,
 		SchemaVersion:    checkpoint.SchemaVersion(s.storedType()),
 		NeverResume:      s.opts.NeverResume || isEvents(id),
 		IndexVersion:     s.indexVersion(),
@@ -355,7 +354,7 @@ func (s *SharedIndexInformer) askCluster(ctx context.Context) *reflector.Relisti
 	}
 	var decision checkpoint.Decision
 	if err == nil {
-		decision, err = p.sink.SetCluster(s.want(id))
+		decision, err = p.sink.SetCluster(id)
 	}
 	switch {
 	case errors.Is(err, request.ErrNotSeen):

@@ -105,7 +105,7 @@ func (s *SharedIndexInformer) begin(ctx context.Context) error {
 	if err := s.openReconcilers(p); err != nil {
 		return err
 	}
-	want := s.want("")
+	want := s.want()
 	decision := p.sink.Load(want, s.transform)
 	resyncCheckPeriod, err := s.processor.Start(p.queue, p.indexer, p.logger)
 	if err != nil {

@@ -126,7 +126,7 @@ func drain(ctx context.Context, c *agent.Child, backlog int) (map[string]float64
 }
 
 // updates measures agents at steady rates of updates. They have processors of their own, as on a node: where
-// they share those of an API server that is busy, a percentile says how long the kernel lets them run at a time.
+// they share processors with a busy API server, a percentile says how long the kernel lets them run at a time.
 func (s *suite) updates(ctx context.Context) error {
 	servers, agents, err := halves()
 	if err != nil {

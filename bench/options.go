@@ -94,7 +94,7 @@ func (o *options) choose(short, long int) int {
 	return long
 }
 
-// sizes are the numbers of Pods that starts are measured with. The largest is that of the other parts.
+// sizes are the numbers of Pods that starts are measured with. The other parts use the largest.
 func (o *options) sizes() []int {
 	if o.Short {
 		return []int{1000, 4000}

@@ -18,7 +18,7 @@ func (s *suite) starts(ctx context.Context) error {
 	return nil
 }
 
-// variedStarts measures starts with Pods that have as little in common as those of a real cluster.
+// variedStarts measures starts with Pods that have as little in common as in a real cluster.
 func (s *suite) variedStarts(ctx context.Context) error {
 	if err := s.startControlPlane(ctx, report.Varied); err != nil {
 		return err

@@ -23,20 +23,11 @@ func SchemaVersion(example any) string {
 	if _, ok := example.(*unstructured.Unstructured); ok {
 		return "unstructured"
 	}
-	t := reflect.TypeOf(example)
-	if version, known := schemaVersions.Load(t); known {
-		return version.(string)
-	}
 	var text bytes.Buffer
-	writeType(&text, t, map[reflect.Type]bool{})
+	writeType(&text, reflect.TypeOf(example), map[reflect.Type]bool{})
 	sum := sha256.Sum256(text.Bytes())
-	version := hex.EncodeToString(sum[:16])
-	schemaVersions.Store(t, version)
-	return version
+	return hex.EncodeToString(sum[:16])
 }
-
-// schemaVersions caches the results of SchemaVersion by type: a Pod takes half a millisecond.
-var schemaVersions sync.Map
 
 // writeType writes the definitions of t and of its parts that were not seen yet.
 func writeType(w *bytes.Buffer, t reflect.Type, seen map[reflect.Type]bool) {

@@ -238,9 +238,9 @@ func (r *relist) writeSilentLocked() error {
 }
 
 // finish is called after the last item, with the version of the list. rv is empty if the list has no version; the next
-// bookmark then gives it. If err is nil, the store equals the list. The exception: damage was found
-// during a first list. Then another relist follows ([Resumer.ForceRelist]), and nothing is served before it. finish reports whether the relist has written
-// anything.
+// bookmark then gives it. If err is nil, the store equals the list. The exception: damage was found during a first
+// list. Then another relist follows ([Resumer.ForceRelist]), and nothing is served before it. finish reports whether
+// the relist has written anything.
 func (r *relist) finish(rv string) (changed bool, err error) {
 	k := r.k
 	if err := k.lockOpen(); err != nil {
@@ -248,7 +248,7 @@ func (r *relist) finish(rv string) (changed bool, err error) {
 	}
 	defer k.mu.Unlock()
 	if order, ok := checkpoint.CompareVersions(r.newest, rv); ok && order > 0 {
-		// kube-apiserver has no such list. The versions have no common order, so no other watch than this Reflector's begins there.
+		// kube-apiserver has no such list. The versions have no common order, so only this Reflector's watch begins there.
 		k.logger.V(2).Info("The list has an object that is newer than the list, so no watch is resumed there", "resourceVersion", rv, "newest", r.newest)
 		rv = ""
 	}

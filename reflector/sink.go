@@ -206,22 +206,24 @@ func (k *Sink) ClusterKnown() bool {
 	return k.clusterID != ""
 }
 
-// SetCluster compares the cluster's id with the checkpoint's. want.ClusterID is not empty. If the checkpoint has no id
-// yet, this one is stored at once, because the next process needs it and the next event may be long in coming.
-func (k *Sink) SetCluster(want checkpoint.Want) (checkpoint.Decision, error) {
+// SetCluster compares the cluster's id, which is not empty, with the checkpoint's. If the checkpoint has no id yet, this
+// one is stored at once, because the next process needs it and the next event may be long in coming.
+func (k *Sink) SetCluster(id string) (checkpoint.Decision, error) {
 	if err := k.lockOpen(); err != nil {
 		return checkpoint.Decision{}, err
 	}
 	defer k.mu.Unlock()
+	want := k.want
+	want.ClusterID = id
 	decision := checkpoint.Decide(checkpoint.Evidence{Record: &k.record}, want)
-	k.clusterID = want.ClusterID
+	k.clusterID = id
 	switch {
 	case decision.Action == checkpoint.ActionDiscard: // The relist stores the other one.
 		k.record.Rewrite, k.record.Rewound = true, true
-	case k.record.ClusterID == want.ClusterID:
+	case k.record.ClusterID == id:
 		return decision, nil
 	default:
-		k.record.ClusterID = want.ClusterID
+		k.record.ClusterID = id
 	}
 	if k.record.State == "" {
 		return decision, nil

@@ -15,10 +15,9 @@ type pageLimit struct {
 	whole   int   // Pages that have come whole since the last cut or growth.
 }
 
-// newPageLimit returns the limit of a list whose first page has so many objects, and other pages at most most. 0
-// objects are no limit.
-func newPageLimit(objects, most int64) *pageLimit {
-	return &pageLimit{objects: objects, most: max(objects, most)}
+// newPageLimit returns the limit of a list whose first page has so many objects. 0 objects are no limit.
+func newPageLimit(objects int64) *pageLimit {
+	return &pageLimit{objects: objects, most: max(objects, usualPage)}
 }
 
 // isReduced reports whether pages are smaller than they would be over a connection that lasts.

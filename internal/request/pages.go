@@ -40,7 +40,7 @@ type pages struct {
 
 func newPages(t Transport, first *http.Request) *pages {
 	limit, _ := strconv.ParseInt(first.URL.Query().Get("limit"), 10, 64) // The server refuses a limit that is no number.
-	return &pages{transport: t.RoundTripper, link: t.Link, request: first, limit: newPageLimit(limit, usualPage)}
+	return &pages{transport: t.RoundTripper, link: t.Link, request: first, limit: newPageLimit(limit)}
 }
 
 // begin asks for the first page. It returns a refusal for the client.

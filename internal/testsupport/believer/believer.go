@@ -16,8 +16,8 @@ import (
 	"k8s.io/client-go/tools/cache"
 )
 
-// Believer is what the handlers of one name, one in each process, have done with what they were
-// told: what they believe to exist. That of the durable ones outlives crashes, as a handler's effects do.
+// Believer has the objects that the handlers of one name, one in each process, believe to exist. The belief of a durable
+// name outlives crashes, as a handler's effects do.
 type Believer struct {
 	Name    string
 	t       *testing.T
@@ -26,22 +26,22 @@ type Believer struct {
 	mu       sync.Mutex
 	believed map[types.UID]Belief
 	last     map[string]lastTold // By key, if the last notification was not of a deletion.
-	newest   int                 // Greatest resourceVersion told in any process.
+	newest   int                 // Greatest resourceVersion that any process has got.
 	// poison is the key of the object on which the handlers panic.
 	poison   string
 	poisoned map[string]bool // All keys that it has been.
 	counts   Counts
 }
 
-// Belief is an object that a handler was told of.
+// Belief is an object that a handler believes to exist.
 type Belief struct {
 	UID    types.UID
 	Key    string
 	RV     int
-	object *corev1.ConfigMap // As it was told last.
+	object *corev1.ConfigMap // As the handler got it last.
 }
 
-// lastTold is the state of an object that a handler was told of last.
+// lastTold is the last state of an object that a handler got.
 type lastTold struct {
 	uid types.UID
 	rv  int
@@ -52,7 +52,7 @@ func New(t *testing.T, name string) *Believer {
 	return &Believer{t: t, Name: name, durable: name != "plain", believed: map[types.UID]Belief{}, poisoned: map[string]bool{}, last: map[string]lastTold{}}
 }
 
-// Options are those of the handler in one process.
+// Options configures the handler of one process.
 type Options struct {
 	// ConfigMap returns an object that the handler is given as it was before a transform; nil for nil. Default: it is one.
 	ConfigMap func(obj any) *corev1.ConfigMap
@@ -66,10 +66,10 @@ type Options struct {
 type Handler struct {
 	*Believer
 	o          Options
-	addedAgain bool           // So it may be told again of deletions before its list.
+	addedAgain bool           // So it may get deletions again before its list.
 	slow       func()         // Called with each notification.
 	dead       bool           // The process has crashed: what follows did not happen.
-	greatest   map[string]int // The greatest resourceVersion told (D2), by key.
+	greatest   map[string]int // The greatest resourceVersion that it got (D2), by key.
 	newest     int
 }
 

@@ -10,7 +10,6 @@ import (
 	"net/url"
 	"strings"
 	"sync"
-	"time"
 
 	toxiproxy "github.com/Shopify/toxiproxy/v2"
 	"github.com/prometheus/client_golang/prometheus"
@@ -119,33 +118,6 @@ func (l *Link) Silence() error { return l.add("timeout", `{"timeout":0}`) }
 // CutAfter closes each connection once the server has sent so many bytes on it.
 func (l *Link) CutAfter(sizeBytes int) error {
 	return l.add("limit_data", fmt.Sprintf(`{"bytes":%d}`, sizeBytes))
-}
-
-// CutEvery is Down and Up again and again, until stop is called. The link is up then.
-func (l *Link) CutEvery(period time.Duration) (stop func() error) {
-	ended := make(chan struct{})
-	failed := make(chan error, 1)
-	go func() {
-		tick := time.NewTicker(period)
-		defer tick.Stop()
-		for {
-			select {
-			case <-ended:
-				failed <- nil
-				return
-			case <-tick.C:
-			}
-			l.Down()
-			if err := l.Up(); err != nil {
-				failed <- err
-				return
-			}
-		}
-	}()
-	return func() error {
-		close(ended)
-		return <-failed
-	}
 }
 
 // Heal ends all faults but Down.
