@@ -79,9 +79,6 @@ func (w *Writer) Close() {
 // New, and for room bytes.
 func (w *Writer) KeepOldRecords(room int) { w.keepOld, w.oldRoom = true, room }
 
-// Changes returns the changes that the next Commit will apply.
-func (w *Writer) Changes() []Change { return w.changes }
-
 // NextSeq returns a number for something that is not a change of an object.
 func (w *Writer) NextSeq() uint64 {
 	w.next.Seq++
