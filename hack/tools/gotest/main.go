@@ -65,7 +65,7 @@ func runAll(out io.Writer, jobs int, flags string, lines []string) (ok bool) {
 			err := r.run(flags, line)
 			mu.Lock()
 			defer mu.Unlock()
-			fmt.Fprintf(out, "# %s (%s)\n%s", line, time.Since(begin).Round(time.Second), said.String())
+			fmt.Fprintf(out, "# %s (%s, %s of processor time)\n%s", line, time.Since(begin).Round(time.Second), r.used.Round(time.Second), said.String())
 			if err != nil {
 				fmt.Fprintf(out, "# %s: %v\n", line, err)
 				ok = false
@@ -93,6 +93,7 @@ type report struct {
 	output         map[testID][]string // Of what has not ended yet.
 	skipped        []string
 	passed, failed int
+	used           time.Duration             // Processor time, children included.
 	onEnd          func(test, action string) // May be nil.
 }
 
@@ -119,6 +120,7 @@ func (r *report) run(flags, line string) error {
 		return err
 	}
 	err = errors.Join(r.read(stdout), cmd.Wait())
+	r.used = cmd.ProcessState.UserTime() + cmd.ProcessState.SystemTime()
 	fmt.Fprint(r.out, said.String())
 	return err
 }
