@@ -55,7 +55,8 @@ RACED := $(if $(RACE),GORACE=atexit_sleep_ms=0 $(RACE))
 
 # What `make test` runs, three at a time: a directory, and what go test is given. The first mostly waits for servers. The
 # race detector is on where goroutines of the library meet: the attacks are about files, others are about programs.
-TEST_RUNS := './test/e2e $(RACED) .' '. $(RACED) ./...' \
+# With -short, no test is left out, but random tests make fewer rounds; make test-long makes all.
+TEST_RUNS := './test/e2e $(RACED) .' '. $(RACED) -short ./...' \
 	'./test/controllerruntime -parallel=3 ./upstream' './test/controllerruntime $(RACED) .' './test/attack ./...' \
 	'./cmd/demo ./...' './bench ./...' './controllerruntime $(RACED) ./...' \
 	'./test/e2e ./agent ./controlplane ./display ./link ./meter ./workload' './examples ./...' './hack/tools ./...'
@@ -66,7 +67,7 @@ ENV_386 := $(if $(filter linux/amd64,$(shell go env GOHOSTOS)/$(shell go env GOH
 RUN_386 := . $(ENV_386) -short ./checkpoint ./indexer ./internal/keyfield ./internal/record ./persist ./queue ./reflector
 
 # What `make test-long` runs, one after the other: what is random, for longer and with other seeds.
-LONG_RUNS := '. $(RACED) ./test/model -model.crashes=20000 -model.seed=0 -model.bulk -names.lives=1000 -names.seed=0' \
+LONG_RUNS := '. $(RACED) ./...' '. $(RACED) ./test/model -model.crashes=20000 -model.seed=0 -model.bulk -names.lives=1000 -names.seed=0' \
 	'. $(RACED) ./test/storm -storm.rounds=200 -storm.seed=0 -storm.bulk' \
 	'. $(RACED) ./test/faults -damage.trials=3000 -backlog.updates=200000' \
 	'. $(RACED) ./internal/processor -random.rounds=5000' '. $(RACED) ./indexer -model.steps=20000' '. $(RACED) ./persist -persist.full' \

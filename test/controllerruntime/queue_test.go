@@ -87,17 +87,20 @@ func TestADeletionThatIsNotReconciledIsReconciledByTheNextManager(t *testing.T) 
 	mine := func(name types.NamespacedName) bool { return name.Name == "a" || name.Name == "b" }
 	enough := make(chan struct{})
 	var mu sync.Mutex
-	seen := map[string]int{}
+	seen := map[string]bool{}
+	var afterDeletion int
 	runController(t, path, w.here, func(name types.NamespacedName) error {
 		mu.Lock()
 		defer mu.Unlock()
-		seen[name.Name]++
-		switch {
+		switch first := !seen[name.Name]; {
 		case !mine(name):
-		case seen["a"] == 1 && seen["b"] == 1:
-			return w.client.Delete(t.Context(), configMap(w.here, "a", "red"))
+		case first:
+			seen[name.Name] = true
+			if seen["a"] && seen["b"] {
+				return w.client.Delete(t.Context(), configMap(w.here, "a", "red"))
+			}
 		case name.Name == "a": // It is gone.
-			if seen["a"] == 3 {
+			if afterDeletion++; afterDeletion == 2 {
 				close(enough)
 			}
 			return errors.New("not now")
