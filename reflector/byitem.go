@@ -17,9 +17,9 @@ import (
 // byItem compares the store with a list of all objects, which it reads item by item from the server's answer. An object
 // is not decoded if the store has the same bytes.
 func (r *Resumer) byItem(ctx context.Context, rv string, how Relisting) (string, bool, error) {
-	// All pages are one request to the client, which may allow less time for it than they take. So every second list after
-	// a cut is the client's own, whose pages are a request each.
-	if !r.streams || r.cuts > 0 && r.cuts%2 == 0 {
+	// All pages are one request to the client. The connection, or the time that the client allows, may not last for it. The
+	// client's own pages are a request each.
+	if !r.streams || r.cuts > 0 {
 		return "", false, errNotThisWay
 	}
 	return r.withRelist(how, func(relist *relist) (listed string, _ error) {

@@ -1,14 +1,18 @@
 package reflector
 
 import (
+	"context"
 	"fmt"
 	"io"
 	"net/http"
+	"strconv"
 	"testing"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 )
 
 // TestPagesOfDifferentVersions: what happened between two pages comes by the watch,
@@ -138,7 +142,7 @@ func TestAListThatIsCutComesInPages(t *testing.T) {
 			w := newEmptyWorld(t, fails(errCut), page("9", "x", "a@3"), page("9", "", "b@4"), opens())
 			w.run()
 			advance(firstBackoff)
-			w.server.requests.expect(t, "LIST rv=0 limit=500", "LIST limit=62", "LIST limit=62 continue=x", "WATCH rv=9")
+			w.server.requests.expect(t, "LIST rv=0 limit=500", "LIST limit=62", "LIST limit=93 continue=x", "WATCH rv=9")
 			w.store.expectContents(t, "a@3", "b@4")
 			// The next one is asked for at once.
 			w.server.then(lists("12", "a@3"), opens())
@@ -156,5 +160,51 @@ func TestAListThatIsCutComesInPages(t *testing.T) {
 			w.server.requests.expect(t, "LIST rv=5 NotOlderThan", "LIST rv=5 limit=62 NotOlderThan", "WATCH rv=9")
 			w.store.calls.take()
 		})
+	})
+}
+
+// cutServer lists 400 objects. A connection does not last for more than 40, and every third request is cut anyway.
+type cutServer struct {
+	*server
+	lists int // That were begun.
+	asked int
+	most  int64 // In a page that came.
+}
+
+func (s *cutServer) ListWithContext(_ context.Context, o metav1.ListOptions) (runtime.Object, error) {
+	const objects = 400
+	from, _ := strconv.Atoi(o.Continue) // The first page has no number.
+	if from == 0 {
+		s.lists++
+	}
+	if s.asked++; o.Limit == 0 || o.Limit > 40 || from > 0 && s.asked%3 == 0 {
+		return nil, errCut
+	}
+	s.most = max(s.most, o.Limit)
+	l := &corev1.ConfigMapList{ListMeta: metav1.ListMeta{ResourceVersion: "900"}}
+	for i := from; i < min(from+int(o.Limit), objects); i++ {
+		l.Items = append(l.Items, *configMap(fmt.Sprintf("o%03d@%d", i, i+1)))
+	}
+	if next := from + len(l.Items); next < objects {
+		l.Continue = strconv.Itoa(next)
+	}
+	return l, nil
+}
+
+// TestAListGoesOnWhereItsPageWasCut, with a shorter page, and nothing comes twice. Otherwise it would never end.
+func TestAListGoesOnWhereItsPageWasCut(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		w := newEmptyWorld(t, opens())
+		s := &cutServer{server: w.server}
+		w.opts.ListerWatcher = s
+		w.run()
+		advance(5 * time.Minute)
+		if calls := w.store.calls.take(); calls[len(calls)-2] != "finish 900" || w.store.indexer.Len() != 400 {
+			t.Errorf("the list has not ended: %.1000q, %d objects", calls, w.store.indexer.Len())
+		}
+		if s.lists != 3 || s.most <= 31 { // 500, 62 and 31 objects were asked for at first.
+			t.Errorf("%d lists, pages of up to %d objects, %d requests", s.lists, s.most, s.asked)
+		}
+		w.server.requests.expect(t, "WATCH rv=900")
 	})
 }

@@ -164,13 +164,7 @@ const (
 func (r *Resumer) byPages(ctx context.Context, rv string, how Relisting) (string, bool, error) {
 	return r.withRelist(how, func(relist *relist) (string, error) {
 		o := r.listOptions(rv)
-		pages := pager.New(func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
-			page, err := r.lw.ListWithContext(ctx, o)
-			if err == nil {
-				r.informer.Contact()
-			}
-			return page, err
-		})
+		pages := pager.New(r.pageFunc(o.Limit))
 		pages.PageSize = o.Limit
 		list, paged, err := pages.ListWithAlloc(ctx, o)
 		if err != nil {
@@ -186,6 +180,41 @@ func (r *Resumer) byPages(ctx context.Context, rv string, how Relisting) (string
 		}
 		return m.GetResourceVersion(), meta.EachListItemWithAlloc(list, relist.item)
 	})
+}
+
+const (
+	// pageTries is how often a page is asked for again.
+	pageTries = 5
+	// pagePause is the time before that. It doubles.
+	pagePause = 500 * time.Millisecond
+)
+
+// pageFunc returns a function that gets a page of a list. The first page has limit objects. A page that is cut is asked
+// for again, with half as many objects, so that the list ends at last although no connection lasts for all of it. The
+// next page has half as many objects more. The first page is not asked for again: that would be another list.
+func (r *Resumer) pageFunc(limit int64) pager.ListPageFunc {
+	return func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
+		for tries := 0; ; tries++ {
+			if o.Continue != "" {
+				o.Limit = limit
+			}
+			page, err := r.lw.ListWithContext(ctx, o)
+			if err == nil {
+				r.informer.Contact()
+				limit = min(limit+(limit+1)/2, pageSize)
+				return page, nil
+			}
+			if o.Continue == "" || tries == pageTries || !isCut(err) {
+				return nil, err
+			}
+			limit = max(limit/2, 1)
+			select {
+			case <-time.After(pagePause << tries):
+			case <-ctx.Done():
+				return nil, err
+			}
+		}
+	}
 }
 
 // notOlder returns errOlder for a list that is older than asked. A ListerWatcher may ask for another version, and the

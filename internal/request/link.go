@@ -32,8 +32,7 @@ const (
 // Compression costs the server up to as much processor time again as the list, and more for text that hardly repeats
 // (docs/design/decisions.md). Lists are compressed if the connection is slow:
 //   - until a small answer has come within nearBy,
-//   - for the time remembered after the beginning of a list has come slowly: that list is asked for again,
-//   - for a list that was cut and goes on in smaller pages.
+//   - for the time remembered after the beginning of a list has come slowly: that list is asked for again.
 //
 // Other lists follow the client's setting (rest.Config.DisableCompression). The methods may be called concurrently.
 type Link struct {
@@ -45,12 +44,12 @@ type Link struct {
 }
 
 // compresses reports whether the next list is left to the transport. The transport asks for compression, unless its
-// client does not want that. A list that was cut is always left to it.
-func (l *Link) compresses(wasCut bool) bool {
+// client does not want that.
+func (l *Link) compresses() bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	slow := !l.slow.IsZero() && time.Since(l.slow) < remembered
-	return wasCut || slow || l.answer == 0 || l.answer > nearBy
+	return slow || l.answer == 0 || l.answer > nearBy
 }
 
 // wasSlow notes that a list was slow, or that it came compressed although that was not asked for. For some time

@@ -48,8 +48,8 @@ func (c *connection) RoundTrip(r *http.Request) (*http.Response, error) {
 }
 
 // askForList asks for the first page of a list.
-func askForList(t *testing.T, transport Transport, limit string) (*http.Response, error) {
-	list, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "https://server/api/v1/pods?limit="+limit, nil)
+func askForList(t *testing.T, transport Transport) (*http.Response, error) {
+	list, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "https://server/api/v1/pods", nil)
 	if err != nil {
 		return nil, err
 	}
@@ -84,18 +84,15 @@ func TestListsAreCompressedOnSlowLinks(t *testing.T) {
 	for name, test := range map[string]struct {
 		link  *Link
 		small bool // A small answer was timed before.
-		limit string
 		c     connection
 		want  []string
 	}{
-		"nothing is known":               {link: new(Link), c: connection{body: large}, want: []string{""}},
-		"a fast link":                    {link: new(Link), small: true, c: connection{answers: near, rate: fast, body: large}, want: []string{"identity"}},
-		"a far server":                   {link: new(Link), small: true, c: connection{answers: far, rate: fast, body: large}, want: []string{""}},
-		"a near one, and slow":           {link: new(Link), small: true, c: connection{answers: near, rate: slow, body: large}, want: []string{"identity", ""}},
-		"a slow one, but little":         {link: new(Link), small: true, c: connection{answers: near, rate: slow, body: small}, want: []string{"identity"}},
-		"no link is known":               {small: true, c: connection{answers: near, rate: fast, body: large}, want: []string{""}},
-		"a list that was cut":            {link: new(Link), small: true, limit: "62", c: connection{answers: near, rate: fast, body: large}, want: []string{""}},
-		"a fast link, as client-go asks": {link: new(Link), small: true, limit: "500", c: connection{answers: near, rate: fast, body: large}, want: []string{"identity"}},
+		"nothing is known":       {link: new(Link), c: connection{body: large}, want: []string{""}},
+		"a fast link":            {link: new(Link), small: true, c: connection{answers: near, rate: fast, body: large}, want: []string{"identity"}},
+		"a far server":           {link: new(Link), small: true, c: connection{answers: far, rate: fast, body: large}, want: []string{""}},
+		"a near one, and slow":   {link: new(Link), small: true, c: connection{answers: near, rate: slow, body: large}, want: []string{"identity", ""}},
+		"a slow one, but little": {link: new(Link), small: true, c: connection{answers: near, rate: slow, body: small}, want: []string{"identity"}},
+		"no link is known":       {small: true, c: connection{answers: near, rate: fast, body: large}, want: []string{""}},
 		"less than a server compresses": {link: new(Link), small: true, c: connection{answers: near, rate: slow, body: make([]byte, 120<<10)},
 			want: []string{"identity"}},
 		"one that compresses unasked": {link: new(Link), small: true, c: connection{answers: near, rate: fast, body: large, unasked: true},
@@ -121,7 +118,7 @@ func TestListsAreCompressedOnSlowLinks(t *testing.T) {
 					}
 					test.c.asked = nil
 				}
-				resp, err := askForList(t, transport, test.limit)
+				resp, err := askForList(t, transport)
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -143,7 +140,7 @@ func TestALinkThatWasSlowIsTriedAgain(t *testing.T) {
 		l := new(Link)
 		compresses := func(want bool, when string) {
 			t.Helper()
-			if got := l.compresses(false); got != want {
+			if got := l.compresses(); got != want {
 				t.Errorf("%s: %t", when, got)
 			}
 		}
@@ -184,7 +181,7 @@ func TestListsThatShareAFastLink(t *testing.T) {
 				for range 10 {
 					lists.Go(func() {
 						connection := &connection{rate: c.rate, body: make([]byte, 2<<20)}
-						resp, err := askForList(t, Transport{connection, l}, "")
+						resp, err := askForList(t, Transport{connection, l})
 						if err == nil {
 							_, err = io.Copy(io.Discard, resp.Body)
 						}
@@ -214,7 +211,7 @@ func TestWhereAskingHasNoInfluenceLittleIsAskedForTwice(t *testing.T) {
 				l, c := test.l, &test.c
 				l.answered(time.Millisecond)
 				for range 3 {
-					if _, err := askForList(t, Transport{c, l}, ""); err != nil {
+					if _, err := askForList(t, Transport{c, l}); err != nil {
 						t.Fatal(err)
 					}
 					time.Sleep(remembered / 4)
@@ -262,7 +259,7 @@ func TestARefusalSaysNothingOfTheLink(t *testing.T) {
 			if err := resp.Body.Close(); err != nil {
 				t.Fatal(err)
 			}
-			if got := l.compresses(false); got != want {
+			if got := l.compresses(); got != want {
 				t.Errorf("after status %d lists are compressed: %t", status, got)
 			}
 		})
