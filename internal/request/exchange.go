@@ -21,11 +21,11 @@ type exchange struct {
 
 	taken  atomic.Bool // A Transport has the request.
 	passed atomic.Bool // A request that no Transport has seen has come to the network.
-	served atomic.Bool // The client has got a list.
-	more   atomic.Bool // The call has asked for another list after that.
 
-	mu    sync.Mutex // Held while send runs.
-	ended bool       // The call has returned.
+	mu       sync.Mutex // Held while send runs. It guards:
+	answered bool       // A list has come, or the call failed while it was read.
+	more     bool       // The call has asked for another list after that.
+	ended    bool       // The call has returned.
 }
 
 // errAnswered ends a List call whose answer the client must not decode.
@@ -50,10 +50,13 @@ func exchanged(ctx context.Context, x *exchange, list func(context.Context) erro
 	}})
 	err := list(ctx)
 	cancel()
-	switch seen := x.end(); {
-	case !seen:
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	x.ended = true
+	switch {
+	case !x.taken.Load() || x.passed.Load():
 		return ErrNotSeen
-	case x.more.Load():
+	case x.more:
 		return errMore
 	}
 	return err
@@ -73,24 +76,16 @@ func answerTo(r *http.Request, contentType string, body io.ReadCloser) *http.Res
 	}
 }
 
-// end waits for a running send, and reports whether the request was seen.
-func (x *exchange) end() bool {
-	x.mu.Lock()
-	defer x.mu.Unlock()
-	x.ended = true
-	return x.taken.Load() && !x.passed.Load()
-}
-
 func (x *exchange) roundTrip(t Transport, r *http.Request) (*http.Response, error) {
-	if x.served.Load() {
-		x.more.Store(true)
-		return nil, errMore
-	}
 	x.taken.Store(true)
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	if x.ended {
 		return nil, errAnswered
+	}
+	if x.answered { // An object that only the first answer had would count as existing.
+		x.more = true
+		return nil, errMore
 	}
 	// Another Transport below this one must not take the new request for the List.
 	r = r.Clone(context.WithValue(WithoutCheck(r.Context()), exchangeKey{}, (*exchange)(nil)))
@@ -98,8 +93,6 @@ func (x *exchange) roundTrip(t Transport, r *http.Request) (*http.Response, erro
 		r.Header.Del("Accept-Encoding") // The transport decompresses only what it has asked for itself.
 	}
 	resp, err := x.send(t, r)
-	if err == nil && resp.StatusCode == http.StatusOK {
-		x.served.Store(true)
-	}
+	x.answered = errors.Is(err, errAnswered) || err == nil && resp.StatusCode == http.StatusOK
 	return resp, err
 }

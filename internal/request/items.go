@@ -60,9 +60,7 @@ func (x *items) end(err error) error {
 		x.pages.close()
 	}
 	switch {
-	case errors.Is(x.cause, errMore): // The call may have returned no error.
-		return errMore
-	case err == nil || errors.Is(err, ErrNotSeen):
+	case err == nil || errors.Is(err, ErrNotSeen) || errors.Is(err, errMore):
 	case x.pages == nil && x.lost != nil:
 		return fmt.Errorf("%w: %w", ErrNoAnswer, x.lost)
 	case x.cause != nil && !errors.Is(x.cause, io.EOF):
@@ -75,17 +73,10 @@ func (x *items) end(err error) error {
 
 // send sends the request for the list. If the answer is no list, the client gets it as it is.
 func (x *items) send(t Transport, r *http.Request) (*http.Response, error) {
-	if x.pages != nil { // An object that only the first answer had would count as existing.
-		x.err, x.cause = errMore, errMore
-		return nil, errMore
-	}
 	p := newPages(t, listInsteadOf(r, x.options))
 	refusal, err := p.begin()
 	if refusal != nil || p.body == nil {
 		x.lost = err
-		if refusal != nil {
-			refusal.Request = r // A redirect must belong to the client's own request.
-		}
 		return refusal, err
 	}
 	if x.pages, x.err, x.cause = p, err, err; err != nil {

@@ -29,47 +29,32 @@ const acceptMetadata = runtime.ContentTypeProtobuf + ";as=PartialObjectMetadataL
 // The error is [ErrNotSeen] as in [Look], and [ErrUnsupported] if the answer is no list of metadata in protobuf. Other
 // answers of the server come as errors of the client.
 func Metadata(ctx context.Context, list func(context.Context) error, each func(Item) error) (resourceVersion string, err error) {
-	m := metadata{each: each}
-	err = exchanged(ctx, &exchange{send: m.send}, list)
-	switch {
-	case m.err != nil:
-		return "", m.err
-	case err == nil: // Somebody has turned our error into an answer, or there was no list.
-		return "", ErrNotSeen
-	case !m.complete:
-		return "", err
-	}
-	return m.resourceVersion, nil
-}
-
-// metadata is one call of [Metadata].
-type metadata struct {
-	each            func(Item) error
-	begun           bool
-	resourceVersion string
-	complete        bool
-	err             error
-}
-
-// send reads only one answer: after that each must not be called with another list.
-func (m *metadata) send(t Transport, r *http.Request) (*http.Response, error) {
-	if m.begun {
+	var p *pages // Nil before there is an answer.
+	var failed error
+	send := func(t Transport, r *http.Request) (*http.Response, error) {
+		r = r.Clone(r.Context())
+		r.Header.Set("Accept", acceptMetadata)
+		asked := newPages(Transport{RoundTripper: t.RoundTripper}, r) // Without a Link the list is always compressed.
+		defer asked.close()
+		refusal, err := asked.begin()
+		if refusal != nil || asked.body == nil {
+			return refusal, err
+		}
+		if p, failed = asked, err; err == nil {
+			failed = p.eachMetadata(each)
+		}
 		return nil, errAnswered
 	}
-	r = r.Clone(r.Context())
-	r.Header.Set("Accept", acceptMetadata)
-	p := newPages(Transport{RoundTripper: t.RoundTripper}, r) // Without a Link the list is always compressed.
-	defer p.close()
-	refusal, err := p.begin()
-	if refusal != nil || p.body == nil {
-		return refusal, err
+	err = exchanged(ctx, &exchange{send: send}, list)
+	switch {
+	case failed != nil:
+		return "", failed
+	case err == nil: // Somebody has turned our error into an answer, or there was no list.
+		return "", ErrNotSeen
+	case p == nil:
+		return "", err
 	}
-	m.begun = true
-	if m.err = err; err == nil {
-		m.err = p.eachMetadata(m.each)
-	}
-	m.complete, m.resourceVersion = m.err == nil, p.resourceVersion
-	return nil, errAnswered
+	return p.resourceVersion, nil
 }
 
 // eachMetadata reads the metadata of objects.

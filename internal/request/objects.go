@@ -5,7 +5,6 @@ import (
 	"cmp"
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"io"
 	"net/http"
@@ -159,26 +158,19 @@ func joinProtobuf(lists [][]byte) ([]byte, error) {
 }
 
 func joinJSON(lists [][]byte) ([]byte, error) {
-	var all map[string]json.RawMessage
+	var all struct {
+		metav1.TypeMeta `json:",inline"`
+		metav1.ListMeta `json:"metadata"`
+		Items           []json.RawMessage `json:"items"`
+	}
 	items := []json.RawMessage{}
 	for _, list := range lists {
-		all = nil
+		all.Items = nil // Their memory must not be used again.
 		if err := json.Unmarshal(list, &all); err != nil {
 			return nil, err
 		}
-		var some []json.RawMessage
-		if err := json.Unmarshal(all["items"], &some); err != nil {
-			return nil, err
-		}
-		items = append(items, some...)
+		items = append(items, all.Items...)
 	}
-	if all == nil {
-		return nil, errors.New("no list")
-	}
-	encoded, err := json.Marshal(items)
-	if err != nil {
-		return nil, err
-	}
-	all["items"] = encoded
+	all.Items = items
 	return json.Marshal(all)
 }

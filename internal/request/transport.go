@@ -52,13 +52,9 @@ func (t Transport) RoundTrip(r *http.Request) (*http.Response, error) {
 	return resp, err
 }
 
-// isAbout reports whether r, perhaps a redirect, is a request of the call. The first request says whether it is a
-// watch.
+// isAbout reports whether r is a request of the call.
 func (x *exchange) isAbout(r *http.Request) bool {
 	_, err := Of(r)
-	for r.Response != nil && r.Response.Request != nil {
-		r = r.Response.Request
-	}
 	return err == nil && (r.URL.Query().Get("watch") != "") == x.watch
 }
 
