@@ -6,9 +6,7 @@ import (
 	"fmt"
 	"time"
 
-	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/warmwatch/warmwatch/checkpoint"
@@ -104,23 +102,7 @@ func (r *Resumer) answer(ctx context.Context) (request.Answer, error) {
 	if err != nil {
 		return request.Answer{}, err
 	}
-	return answerIn(list)
-}
-
-// answerIn reads the answer from a list with a limit of one object.
-func answerIn(list runtime.Object) (a request.Answer, err error) {
-	m, err := meta.ListAccessor(list)
-	if err != nil {
-		return a, fmt.Errorf("understand list %T: %w", list, err)
-	}
-	a.ResourceVersion, a.Count = m.GetResourceVersion(), request.CountOf(m, meta.LenList(list))
-	err = meta.EachListItem(list, func(obj runtime.Object) error {
-		if o, err := meta.Accessor(obj); err == nil { // Else the store cannot have it either.
-			a.Add(request.Item{Namespace: o.GetNamespace(), Name: o.GetName(), UID: string(o.GetUID()), ResourceVersion: o.GetResourceVersion()})
-		}
-		return nil
-	})
-	return a, err
+	return request.AnswerIn(list)
 }
 
 // contradiction returns how to relist if the answer and the store at rv cannot belong to one history.

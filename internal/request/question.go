@@ -1,16 +1,18 @@
 package request
 
 import (
+	"bytes"
 	"cmp"
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"io"
 	"net/http"
+	"strings"
 	"sync/atomic"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/util/resourceversion"
@@ -25,25 +27,37 @@ type Answer struct {
 	Newest          string // The latest resourceVersion of these objects.
 }
 
-// Add notes an object of the list.
-func (a *Answer) Add(i Item) {
+// AnswerIn reads the answer from a list with a limit of one object.
+func AnswerIn(list runtime.Object) (a Answer, err error) {
+	m, err := meta.ListAccessor(list)
+	if err != nil {
+		return a, fmt.Errorf("understand list %T: %w", list, err)
+	}
+	a.ResourceVersion = m.GetResourceVersion()
+	err = meta.EachListItem(list, func(obj runtime.Object) error {
+		if o, err := meta.Accessor(obj); err == nil { // Else the store cannot have it either.
+			a.add(Item{Namespace: o.GetNamespace(), Name: o.GetName(), UID: string(o.GetUID()), ResourceVersion: o.GetResourceVersion()})
+		}
+		return nil
+	})
+	switch remaining := m.GetRemainingItemCount(); {
+	case m.GetContinue() == "":
+		a.Count = int64(meta.LenList(list))
+	case remaining != nil:
+		a.Count = int64(meta.LenList(list)) + *remaining
+	default:
+		a.Count = -1 // With selectors the server does not count.
+	}
+	return a, err
+}
+
+func (a *Answer) add(i Item) {
 	if a.Items++; a.Items == 1 {
 		a.First, a.Newest = &i, i.ResourceVersion
 	}
 	if order, err := resourceversion.CompareResourceVersion(a.Newest, i.ResourceVersion); err == nil && order < 0 {
 		a.Newest = i.ResourceVersion
 	}
-}
-
-// CountOf returns [Answer.Count] of a list with a limit that has brought so many items.
-func CountOf(m metav1.ListInterface, items int) int64 {
-	switch remaining := m.GetRemainingItemCount(); {
-	case m.GetContinue() == "":
-		return int64(items)
-	case remaining != nil:
-		return int64(items) + *remaining
-	}
-	return -1 // With selectors the server does not count.
 }
 
 // Ask asks the server for one of the request's objects, at the newest state. It asks for metadata if the server has it:
@@ -60,41 +74,37 @@ func (s *Seen) Ask(ctx context.Context) (Answer, error) {
 		text, _ := io.ReadAll(io.LimitReader(resp.Body, maxRefusalBytes)) // The text explains the status. It may be missing.
 		return Answer{}, apierrors.NewGenericServerResponse(resp.StatusCode, "list", s.Asked.Resource.GroupResource(), "", string(text), 0, true)
 	}
-	list, err := listIn(resp)
+	list, err := metadataIn(resp)
 	if err != nil {
-		return Answer{}, err
+		return Answer{}, fmt.Errorf("read a list of one object: %w", err)
 	}
-	return answerOf(list)
+	return AnswerIn(list)
 }
 
 const maxRefusalBytes = 2048
 
-func answerOf(list listReader) (a Answer, err error) {
-	for {
-		raw, err := list.next()
-		if errors.Is(err, io.EOF) {
-			a.ResourceVersion, a.Count = list.head().ResourceVersion, CountOf(&list.head().ListMeta, a.Items)
-			return a, nil
-		}
-		if err != nil {
-			return a, fmt.Errorf("read a list of one object: %w", err)
-		}
-		item, err := itemIn(list, raw)
-		if err != nil {
-			return a, fmt.Errorf("read the object of a list: %w", err)
-		}
-		a.Add(item)
+// metadataIn reads a list, in whole. It leaves out everything but the metadata of the objects.
+func metadataIn(resp *http.Response) (*metav1.PartialObjectMetadataList, error) {
+	body, err := io.ReadAll(resp.Body)
+	if err != nil {
+		return nil, err
 	}
-}
-
-// itemIn reads an item of a list.
-func itemIn(list listReader, raw []byte) (Item, error) {
-	if _, ok := list.(*protobufList); ok {
-		return parseItem(raw)
+	list, contentType := &metav1.PartialObjectMetadataList{}, resp.Header.Get("Content-Type")
+	switch mediaType(contentType) {
+	case runtime.ContentTypeProtobuf:
+		var u runtime.Unknown
+		if err = u.Unmarshal(bytes.TrimPrefix(body, protobufPrefix)); err == nil {
+			list.Kind, err = u.Kind, list.Unmarshal(u.Raw) // Field 1 of each object is its metadata.
+		}
+	case runtime.ContentTypeJSON:
+		err = json.Unmarshal(body, list)
+	default:
+		err = fmt.Errorf("%w: it answers in %q", ErrUnsupported, contentType)
 	}
-	var m metav1.PartialObjectMetadata
-	err := json.Unmarshal(raw, &m)
-	return Item{Namespace: m.Namespace, Name: m.Name, UID: string(m.UID), ResourceVersion: m.ResourceVersion}, err
+	if err == nil && !strings.HasSuffix(list.Kind, "List") {
+		err = fmt.Errorf("%w: it answers with a %s", ErrUnsupported, list.Kind)
+	}
+	return list, err
 }
 
 type meterKey struct{}
