@@ -98,7 +98,7 @@ func TestAListIsOfOneMoment(t *testing.T) {
 	for i, kilobytes := range []int{13, 15, 10, 10} {
 		pods[i].Annotations["padding"] = strings.Repeat("x", kilobytes<<10)
 		if i == 1 || i == 2 { // Also for the small one and the one that is always there.
-			budget += itemBytes(objectKey{nil, "ns/" + pods[i].Name}, record.EstimateSize(pods[i]))
+			budget += itemBytes(objectKey{nil, "ns/" + pods[i].Name}, encoded(t, "ns/"+pods[i].Name, pods[i]).SizeBytes())
 		}
 	}
 	ix := newIndexer(t, db, nil, budget)

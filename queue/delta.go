@@ -32,7 +32,7 @@ type Delta struct {
 	// NewRecord and OldRecord are the records of New and Old. Without them New and Old are encoded. The delta takes
 	// over OldRecord, with the capacity behind it.
 	NewRecord, OldRecord []byte
-	// SizeBytes estimates the encoded size of Old and New together.
+	// SizeBytes is about the encoded size of Old and New together.
 	SizeBytes int
 
 	encoded []byte // See [Log.Encode].

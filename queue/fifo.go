@@ -96,10 +96,9 @@ func (q *DeltaFIFO) delta(t cache.DeltaType, obj any) (d Delta, err error) {
 	if tomb, ok := obj.(cache.DeletedFinalStateUnknown); ok {
 		d.New, d.FinalStateUnknown = tomb.Obj, true
 	}
-	d.SizeBytes = record.EstimateSize(d.New)
 	value, err := record.Encode(d.New)
 	if err == nil {
-		d.NewRecord = value.Record()
+		d.NewRecord, d.SizeBytes = value.Record(), value.SizeBytes()
 	} else if t == cache.Deleted { // It is queued in any case.
 		err = nil
 	}

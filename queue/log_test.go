@@ -15,7 +15,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/client-go/tools/cache"
 
-	"github.com/warmwatch/warmwatch/internal/record"
 	"github.com/warmwatch/warmwatch/internal/testsupport"
 	"github.com/warmwatch/warmwatch/internal/testsupport/testdb"
 	"github.com/warmwatch/warmwatch/persist"
@@ -209,7 +208,7 @@ func TestLargeDeltasAreReadAFewAtATime(t *testing.T) {
 	for seq := uint64(1); seq <= 12; seq++ {
 		d := numbered(seq)
 		d.New.(*corev1.Pod).Annotations = map[string]string{"large": string(make([]byte, 400_000))}
-		d.SizeBytes = record.EstimateSize(d.New)
+		d.SizeBytes = sizeOf(d.New)
 		publish(t, q, d)
 	}
 	flush(t, q)

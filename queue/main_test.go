@@ -59,7 +59,16 @@ func newPod(name, rv string) *corev1.Pod {
 // is a deletion.
 func numbered(seq uint64) Delta {
 	pod := newPod(fmt.Sprintf("pod-%d", seq%7), fmt.Sprint(seq))
-	return Delta{Seq: seq, Type: typeOf(seq), Key: "ns/" + pod.Name, New: pod, SizeBytes: record.EstimateSize(pod)}
+	return Delta{Seq: seq, Type: typeOf(seq), Key: "ns/" + pod.Name, New: pod, SizeBytes: sizeOf(pod)}
+}
+
+// sizeOf returns the length of an object's record.
+func sizeOf(obj any) int {
+	value, err := record.Encode(obj)
+	if err != nil {
+		panic(err)
+	}
+	return value.SizeBytes()
 }
 
 func typeOf(seq uint64) cache.DeltaType {

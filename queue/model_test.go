@@ -14,7 +14,6 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
-	"github.com/warmwatch/warmwatch/internal/record"
 	"github.com/warmwatch/warmwatch/internal/testsupport"
 	"github.com/warmwatch/warmwatch/internal/testsupport/testdb"
 )
@@ -156,7 +155,7 @@ func (m *logModel) publish() {
 		default:
 			after[key] = fmt.Sprint(seq)
 		}
-		d.SizeBytes = record.EstimateSize(d.New)
+		d.SizeBytes = sizeOf(d.New)
 		ds, m.states = append(ds, d), append(m.states, after)
 	}
 	publish(m.t, m.q, ds...)

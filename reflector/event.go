@@ -93,9 +93,12 @@ func (k *Sink) writer() *indexer.Writer {
 }
 
 // deleteDelta stages the deletion of an object. As in client-go, the deletion is delivered even if the store does not
-// have the object.
+// have the object, or cannot encode it.
 func deleteDelta(w *indexer.Writer, key string, obj any) queue.Delta {
-	d := queue.Delta{Type: cache.Deleted, Key: key, New: obj, SizeBytes: record.EstimateSize(obj)}
+	d := queue.Delta{Type: cache.Deleted, Key: key, New: obj, SizeBytes: keyBytes}
+	if value, err := record.Encode(obj); err == nil {
+		d.NewRecord, d.SizeBytes = value.Record(), value.SizeBytes()
+	}
 	if c := w.Delete(key, false); c != nil {
 		d.Seq = c.Seq
 	} else {

@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"reflect"
 	"sync"
-	"sync/atomic"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
@@ -54,9 +53,6 @@ type protobufObject interface {
 type goType struct {
 	name  string // Import path and name, with a star for a pointer.
 	codec Codec
-	// bodyBytes estimates the length of the next body from the last ones. The
-	// size of JSON, unlike that of protobuf, is known only after encoding.
-	bodyBytes atomic.Int64
 }
 
 // goTypes caches a *goType for each reflect.Type. It is bounded by the types
@@ -72,9 +68,7 @@ func goTypeOf(obj any) *goType {
 	if known, ok := goTypes.Load(t); ok {
 		return known.(*goType)
 	}
-	g := &goType{name: typeName(t), codec: codecFor(t)}
-	g.bodyBytes.Store(defaultBodyBytes)
-	known, _ := goTypes.LoadOrStore(t, g)
+	known, _ := goTypes.LoadOrStore(t, &goType{name: typeName(t), codec: codecFor(t)})
 	return known.(*goType)
 }
 
@@ -150,61 +144,16 @@ func embeds(ptr reflect.Type) bool {
 	return false
 }
 
-const (
-	envelopeBytes    = 128  // The estimated length of a record without its body.
-	defaultBodyBytes = 2048 // The estimate until the first object of a type is encoded.
-)
-
-// EstimateSize estimates how many bytes the record of obj takes, without
-// encoding it.
-//
-// It must be called before obj is shared with other goroutines: it makes the
-// resource.Quantity fields of obj cache their text, as encoding does. After that [Encode]
-// only reads obj, so handlers may read it at the same time. Objects from [Record.Decode]
-// are ready to be shared.
-func EstimateSize(obj any) int {
-	g := goTypeOf(obj)
-	if g == nil || isNilPointer(obj) {
-		return envelopeBytes
-	}
-	if g.codec == CodecProtobuf {
-		quantityPlanOf(reflect.TypeOf(obj)).cacheText(reflect.ValueOf(obj))
-	}
-	return envelopeBytes + g.bodySize(obj)
-}
-
-// bodySize is how many bytes appendBody will append: exact for protobuf, an estimate for the others.
-func (g *goType) bodySize(obj any) int {
-	switch g.codec {
-	case CodecUnstructured:
-		return estimateContent(obj.(*unstructured.Unstructured).Object, 0)
-	case CodecProtobuf:
-		return obj.(protobufObject).Size()
-	default:
-		return int(g.bodyBytes.Load())
-	}
-}
-
-// appendBody appends the body of the record of obj, whose bodySize is size. It does not share memory with obj.
-func (g *goType) appendBody(buf *bytes.Buffer, obj any, size int) (err error) {
-	before := buf.Len()
+// appendBody appends the body of the record of obj. A body in protobuf has this size. It does not share memory with obj.
+func (g *goType) appendBody(buf *bytes.Buffer, obj any, size int) error {
 	switch g.codec {
 	case CodecProtobuf:
 		return appendProtobuf(buf, obj.(protobufObject), size)
 	case CodecUnstructured:
-		err = appendUnstructured(buf, obj.(*unstructured.Unstructured))
+		return appendUnstructured(buf, obj.(*unstructured.Unstructured))
 	default:
-		err = appendJSON(buf, obj)
+		return appendJSON(buf, obj)
 	}
-	g.noteBodyBytes(buf.Len() - before)
-	return err
-}
-
-// noteBodyBytes makes bodyBytes a moving average. It need not be exact, so a lost
-// update is harmless.
-func (g *goType) noteBodyBytes(n int) {
-	old := g.bodyBytes.Load()
-	g.bodyBytes.Store(old + (int64(n)-old)/4)
 }
 
 func appendProtobuf(buf *bytes.Buffer, obj protobufObject, size int) error {
@@ -243,7 +192,7 @@ func decodeBody(codec Codec, body []byte, target any) (obj any, err error) {
 		if err := m.Unmarshal(body); err != nil {
 			return nil, err
 		}
-		quantityPlanOf(reflect.TypeOf(m)).cacheText(reflect.ValueOf(m)) // See EstimateSize.
+		quantityPlanOf(reflect.TypeOf(m)).cacheText(reflect.ValueOf(m)) // See [Encode].
 		return m, nil
 	case CodecJSON:
 		// The unmarshallers of custom types get slices of the body, and some keep them.

@@ -340,34 +340,7 @@ func TestCodecRefusesWhatItCannotWrite(t *testing.T) {
 			if !errors.Is(err, ErrNotEncodable) || string(out) != "kept" {
 				t.Errorf("Append = %q, %v; want dst and ErrNotEncodable", out, err)
 			}
-			if n := EstimateSize(obj); n <= 0 {
-				t.Errorf("EstimateSize = %d", n)
-			}
 		})
-	}
-}
-
-func TestCodecEstimateSizeIsClose(t *testing.T) {
-	content, err := runtime.DefaultUnstructuredConverter.ToUnstructured(newTestPod(t))
-	if err != nil {
-		t.Fatal(err)
-	}
-	big := newCustomResource()
-	big.Blob = make([]byte, 50_000)
-	for range 20 { // JSON is learnt from what was encoded before.
-		if _, err := appendRecord(nil, 1, big); err != nil {
-			t.Fatal(err)
-		}
-	}
-	for _, obj := range []any{newTestPod(t), &unstructured.Unstructured{Object: content}, big} {
-		payload, err := appendRecord(nil, 1, obj)
-		if err != nil {
-			t.Fatal(err)
-		}
-		got, want := EstimateSize(obj), len(payload)
-		if got < want*8/10 || got > want*12/10 {
-			t.Errorf("%T: EstimateSize = %d, the record takes %d", obj, got, want)
-		}
 	}
 }
 
@@ -376,11 +349,10 @@ func TestCodecEstimateSizeIsClose(t *testing.T) {
 // when it is first marshalled.
 func TestCodecOnlyReadsSharedObjects(t *testing.T) {
 	pod := newTestPod(t) // Has a limit of 512Mi, and parsing that does not fill the cache.
-	EstimateSize(pod)
+	encoded(t, pod)
 	decoded := roundTrip(t, newTestPod(t), func() any { return &corev1.Pod{} }).(*corev1.Pod)
 	custom := newCustomResource()
 	custom.MaxSize = resource.NewQuantity(512<<20, resource.BinarySI)
-	EstimateSize(custom)
 
 	for _, tc := range []struct {
 		obj  any
@@ -393,7 +365,6 @@ func TestCodecOnlyReadsSharedObjects(t *testing.T) {
 		var wg sync.WaitGroup
 		wg.Go(tc.read)
 		wg.Go(func() {
-			EstimateSize(tc.obj)
 			if _, err := appendRecord(nil, 1, tc.obj); err != nil {
 				t.Error(err)
 			}

@@ -16,13 +16,18 @@ type Object struct {
 }
 
 const (
-	maxBodyBytes  = 1 << 29 // Two of them fit into a value of the file.
-	checksumRoom  = 8
-	seqAt, seqEnd = 2, 10 // In the record. The sequence number is the first field, and its length is fixed.
+	envelopeBytes  = 128     // About the length of a record without its body.
+	usualBodyBytes = 2048    // The first room for a body in another encoding than protobuf.
+	maxBodyBytes   = 1 << 29 // Two of them fit into a value of the file.
+	checksumRoom   = 8
+	seqAt, seqEnd  = 2, 10 // In the record. The sequence number is the first field, and its length is fixed.
 )
 
 // Encode makes the record of an object, which must not change from now on. Its Seq is 0. The error wraps
 // [ErrNotEncodable].
+//
+// Encode makes the resource.Quantity fields of obj cache their text. So an object is encoded before it is shared with other
+// goroutines. After that Encode only reads it. Objects from [Record.Decode] are ready to be shared.
 //
 // The result of [Record.Decode] equals obj by apimachinery's equality.Semantic, and
 // by reflect.DeepEqual if it is unstructured. A typed object keeps its API form.
@@ -41,7 +46,10 @@ func Encode(obj any) (o *Object, err error) {
 			o, err = nil, fmt.Errorf("%w: %s: panic: %v", ErrNotEncodable, g.name, p)
 		}
 	}()
-	size := g.bodySize(obj)
+	size := usualBodyBytes
+	if g.codec == CodecProtobuf {
+		size = obj.(protobufObject).Size()
+	}
 	buf := bytes.NewBuffer(make([]byte, 0, envelopeBytes+len(g.name)+size+checksumRoom)) // Not Grow, which copies.
 	appendHead(buf, g, obj)
 	head := buf.Len()

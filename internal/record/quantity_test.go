@@ -154,15 +154,15 @@ func TestQuantitiesBehindAMapsValue(t *testing.T) {
 	<-done
 }
 
-// TestEstimateSizeCachesAllTexts is for every type of client-go.
-func TestEstimateSizeCachesAllTexts(t *testing.T) {
+// TestEncodeCachesAllTexts is for every type of client-go.
+func TestEncodeCachesAllTexts(t *testing.T) {
 	for gvk, goType := range scheme.Scheme.AllKnownTypes() {
 		obj := reflect.New(goType).Interface()
 		if goTypeOf(obj).codec != CodecProtobuf {
 			continue
 		}
 		newObjectFiller(gvk.String()).Fill(obj)
-		EstimateSize(obj)
+		encoded(t, obj)
 		writable(reflect.ValueOf(obj), func(q *resource.Quantity) {
 			if !isCached(q) {
 				t.Errorf("%v: a Quantity has not cached its text", gvk)

@@ -258,12 +258,6 @@ func BenchmarkRecord(b *testing.B) {
 				}
 			}
 		})
-		b.Run("op=estimate/form="+form, func(b *testing.B) {
-			b.ReportAllocs()
-			for b.Loop() {
-				EstimateSize(obj)
-			}
-		})
 		b.Run("op=parse/form="+form, func(b *testing.B) {
 			b.ReportAllocs()
 			for b.Loop() {

@@ -104,33 +104,6 @@ func decodeUnstructured(body []byte) (*unstructured.Unstructured, error) {
 	return &unstructured.Unstructured{Object: content}, nil
 }
 
-// estimateContent estimates how many bytes encodeContent writes.
-func estimateContent(value any, depth int) int {
-	if depth > maxContentDepth {
-		return 0
-	}
-	switch v := value.(type) {
-	case string:
-		return 2 + len(v)
-	case map[string]any:
-		n := 3
-		for key, child := range v {
-			n += 2 + len(key) + estimateContent(child, depth+1)
-		}
-		return n
-	case []any:
-		n := 3
-		for _, child := range v {
-			n += estimateContent(child, depth+1)
-		}
-		return n
-	case int64, float64:
-		return 9
-	default:
-		return 1
-	}
-}
-
 // content reads a value that encodeContent wrote.
 func (r *msgpackReader) content(depth int) any {
 	if depth > maxContentDepth {
