@@ -2,7 +2,6 @@ package request
 
 import (
 	"bufio"
-	"bytes"
 	"encoding/binary"
 	"encoding/json"
 	"errors"
@@ -202,135 +201,84 @@ func sizeBytes(number protowire.Number, size int) int {
 type jsonList struct {
 	listHead
 	dec    *json.Decoder
-	begun  bool
+	found  bool // The items were found.
 	inside bool // In the items.
-	items  bool // The items were found.
+	ended  bool
 	item   json.RawMessage
-	last   runtime.TypeMeta // Of the last item.
 }
 
 var errNoList = errors.New("no list in JSON")
 
 func (j *jsonList) next() ([]byte, error) {
-	item, err := j.read()
-	if err == io.EOF && !j.items { //nolint:errorlint // It is returned as it is.
-		return nil, fmt.Errorf("%w: it answers with a %s", ErrUnsupported, j.Kind)
-	}
-	return item, err
-}
-
-func (j *jsonList) read() ([]byte, error) {
-	if !j.begun {
-		if err := j.expect(json.Delim('{')); err != nil {
-			return nil, err
-		}
-		j.begun = true
-	}
 	for {
 		if j.inside && j.dec.More() {
-			return j.readItem()
-		}
-		if j.inside {
-			if err := j.expect(json.Delim(']')); err != nil {
-				return nil, err
+			err := j.dec.Decode(&j.item)
+			if err == nil && j.item[0] != '{' {
+				err = fmt.Errorf("%w: an item is no object", errNoList)
 			}
-			j.inside = false
+			return j.item, unexpectedEnd(err)
 		}
-		if !j.dec.More() {
-			return nil, j.end()
+		token, err := j.dec.Token()
+		if err == io.EOF && j.ended { //nolint:errorlint // It is returned as it is.
+			return nil, io.EOF
 		}
-		if err := j.field(); err != nil {
+		if err == nil {
+			err = j.field(token)
+		}
+		if err != nil {
 			return nil, unexpectedEnd(err)
 		}
 	}
 }
 
-func (j *jsonList) readItem() ([]byte, error) {
-	err := j.dec.Decode(&j.item)
-	if err == nil && (len(j.item) == 0 || j.item[0] != '{') {
-		err = fmt.Errorf("%w: an item is no object", errNoList)
-	}
-	return j.item, unexpectedEnd(err)
-}
-
-// field reads a field of the list, or the beginning of the items.
-func (j *jsonList) field() error {
-	name, err := j.dec.Token()
-	if err != nil {
-		return err
-	}
-	switch name {
-	case "kind":
-		return j.dec.Decode(&j.Kind)
-	case "apiVersion":
-		return j.dec.Decode(&j.APIVersion)
-	case "metadata":
-		return j.dec.Decode(&j.ListMeta)
-	case "items":
-		j.items = true
-		begin, err := j.dec.Token()
-		if j.inside = begin == json.Delim('['); err == nil && !j.inside && begin != nil { // A list of none may have null.
-			err = errNoList
-		}
-		return err
-	}
-	return j.dec.Decode(new(json.RawMessage))
-}
-
-// end returns io.EOF if the list is complete, and nothing follows it.
-func (j *jsonList) end() error {
-	if err := j.expect(json.Delim('}')); err != nil {
-		return err
-	}
-	_, err := j.dec.Token()
-	if err == nil {
+// field reads a field of the list, or the beginning of the items. The decoder checks that the tokens are in order.
+func (j *jsonList) field(token json.Token) (err error) {
+	name, isField := token.(string)
+	switch {
+	case j.ended:
 		return errNoList
+	case token == json.Delim('{'):
+	case token == json.Delim(']'):
+		j.inside = false
+	case token == json.Delim('}'):
+		if j.ended = true; !j.found {
+			return fmt.Errorf("%w: it answers with a %s", ErrUnsupported, j.Kind)
+		}
+	case !isField:
+		return errNoList
+	case name == "items":
+		j.found = true
+		token, err = j.dec.Token()
+		if j.inside = token == json.Delim('['); err == nil && !j.inside && token != nil { // A list of none may have null.
+			return errNoList
+		}
+	case name == "kind":
+		return j.dec.Decode(&j.Kind)
+	case name == "apiVersion":
+		return j.dec.Decode(&j.APIVersion)
+	case name == "metadata":
+		return j.dec.Decode(&j.ListMeta)
+	default:
+		return j.dec.Decode(new(json.RawMessage))
 	}
 	return err
 }
 
-func (j *jsonList) expect(want json.Delim) error {
-	got, err := j.dec.Token()
-	if err == nil && got != want {
-		err = fmt.Errorf("%w: found %v instead of %v", errNoList, got, want)
-	}
-	return unexpectedEnd(err)
-}
-
 func (j *jsonList) contentType() string { return runtime.ContentTypeJSON }
 
-// added appends an event. An item may lack its kind if the list has one.
+// added appends an event. The items of a typed list lack their kind. That list has it, and before them. An item's own kind
+// counts, because it comes later.
 func (j *jsonList) added(events, item []byte) ([]byte, error) {
-	j.last = runtime.TypeMeta{}
-	if err := json.Unmarshal(item, &j.last); err != nil {
-		return nil, err
+	events = append(events, `{"type":"ADDED","object":{`...)
+	if j.Kind != "" {
+		events = fmt.Appendf(events, `"kind":%q,"apiVersion":%q,`, j.itemKind(), j.APIVersion)
 	}
-	events = append(events, `{"type":"ADDED","object":`...)
-	if j.last.Kind == "" {
-		if j.Kind == "" {
-			return nil, fmt.Errorf("%w: items without a kind come before that of the list", ErrUnsupported)
-		}
-		j.last = runtime.TypeMeta{APIVersion: j.APIVersion, Kind: j.itemKind()}
-		typeMeta, err := json.Marshal(j.last)
-		if err != nil {
-			return nil, err
-		}
-		events = append(events, typeMeta[:len(typeMeta)-1]...)
-		if item = item[1:]; len(bytes.TrimSpace(item)) > 1 {
-			events = append(events, ',')
-		}
-	}
-	return append(append(events, item...), "}\n"...), nil
+	return append(append(events, item[1:]...), "}\n"...), nil
 }
 
 func (j *jsonList) endBookmark(events []byte, m metav1.ObjectMeta) ([]byte, error) {
-	of := metav1.TypeMeta{APIVersion: j.APIVersion, Kind: j.itemKind()}
-	if j.last.Kind != "" {
-		of = metav1.TypeMeta{APIVersion: j.last.APIVersion, Kind: j.last.Kind}
-	}
-	event, err := json.Marshal(struct {
-		Type   watch.EventType              `json:"type"`
-		Object metav1.PartialObjectMetadata `json:"object"`
-	}{watch.Bookmark, metav1.PartialObjectMetadata{TypeMeta: of, ObjectMeta: m}})
+	event, err := json.Marshal(metav1.WatchEvent{Type: string(watch.Bookmark), Object: runtime.RawExtension{
+		Object: &metav1.PartialObjectMetadata{TypeMeta: metav1.TypeMeta{APIVersion: j.APIVersion, Kind: j.itemKind()}, ObjectMeta: m},
+	}})
 	return append(append(events, event...), '\n'), err
 }
