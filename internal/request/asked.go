@@ -55,36 +55,32 @@ func Of(r *http.Request) (Asked, error) {
 	return a, nil
 }
 
-// ofPath reads the end of a path, because a proxy may have put a prefix before it:
+// ofPath reads a path from its end, because a proxy may have put a prefix before it:
 // api/VERSION/RESOURCE or apis/GROUP/VERSION/RESOURCE, the resource perhaps in
-// namespaces/NAMESPACE. It also returns the prefix. No group is called api. Behind
+// namespaces/NAMESPACE. It also returns the prefix. No group is called api or namespaces. Behind
 // namespaces, api and apis are names of namespaces: such a request asks for an object.
 func ofPath(path string) (a Asked, prefix string, ok bool) {
-	segments := strings.Split(strings.Trim(path, "/"), "/")
-	endsWith := func(length int, root string) (end []string, ok bool) {
-		if len(segments) < length {
-			return nil, false
+	all := strings.Split("/"+strings.Trim(path, "/"), "/")
+	left := all
+	last := func() (segment string) {
+		if n := len(left) - 1; n > 0 {
+			left, segment = left[:n], left[n]
 		}
-		before := segments[:len(segments)-length]
-		prefix, end = strings.Join(append([]string{""}, before...), "/"), segments[len(segments)-length:]
-		if len(before) > 0 && before[len(before)-1] == "namespaces" {
-			return nil, false
-		}
-		return end, end[0] == root && !slices.Contains(end, "")
+		return segment
 	}
-	if end, ok := endsWith(5, "api"); ok && end[2] == "namespaces" {
-		return Asked{Resource: schema.GroupVersionResource{Version: end[1], Resource: end[4]}, Namespace: end[3]}, prefix, true
+	a.Resource.Resource = last()
+	if n := len(left); n > 2 && left[n-2] == "namespaces" {
+		a.Namespace = last()
+		last()
 	}
-	if end, ok := endsWith(6, "apis"); ok && end[3] == "namespaces" {
-		return Asked{Resource: schema.GroupVersionResource{Group: end[1], Version: end[2], Resource: end[5]}, Namespace: end[4]}, prefix, true
+	a.Resource.Version = last()
+	if root := last(); root != "api" {
+		a.Resource.Group, ok = root, last() == "apis"
+	} else {
+		ok = true
 	}
-	if end, ok := endsWith(3, "api"); ok {
-		return Asked{Resource: schema.GroupVersionResource{Version: end[1], Resource: end[2]}}, prefix, true
-	}
-	if end, ok := endsWith(4, "apis"); ok {
-		return Asked{Resource: schema.GroupVersionResource{Group: end[1], Version: end[2], Resource: end[3]}}, prefix, true
-	}
-	return Asked{}, "", false
+	ok = ok && left[len(left)-1] != "namespaces" && !slices.Contains(all[len(left):], "")
+	return a, strings.Join(left, "/"), ok
 }
 
 // Labels returns one spelling for all spellings of a label selector: sorted, with key=value and key!=value instead of
