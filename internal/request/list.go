@@ -2,6 +2,7 @@ package request
 
 import (
 	"bufio"
+	"cmp"
 	"encoding/binary"
 	"encoding/json"
 	"errors"
@@ -75,9 +76,9 @@ func listIn(resp *http.Response) (listReader, error) {
 }
 
 // checkKind returns an error for an answer without items, such as a Table.
-func (h *listHead) checkKind() error {
-	if !strings.HasSuffix(h.Kind, "List") {
-		return fmt.Errorf("%w: it answers with a %s", ErrUnsupported, h.Kind)
+func checkKind(kind string) error {
+	if !strings.HasSuffix(kind, "List") {
+		return fmt.Errorf("%w: it answers with a %s", ErrUnsupported, kind)
 	}
 	return nil
 }
@@ -87,72 +88,60 @@ func (h *listHead) checkKind() error {
 type protobufList struct {
 	listHead
 	in     *bufio.Reader
-	begun  bool
-	whole  message
-	items  *message // The list, while it is read.
-	inside bool     // The list was found.
+	items  *message // The list. Nil: it was not found yet.
 	buffer []byte
 }
 
 func newProtobufList(r io.Reader) *protobufList {
-	in := bufio.NewReaderSize(r, 64<<10)
-	return &protobufList{in: in, whole: message{in: in, left: math.MaxInt64, outermost: true}}
+	return &protobufList{in: bufio.NewReaderSize(r, 64<<10)}
 }
 
 func (p *protobufList) next() ([]byte, error) {
-	if !p.begun {
-		if err := readPrefix(p.in); err != nil {
-			return nil, err
-		}
-		p.begun = true
-	}
-	for {
-		found, err := p.field()
-		if err == io.EOF { //nolint:errorlint // It is returned as it is.
-			if p.items == nil && p.inside {
-				return nil, io.EOF
-			}
-			if p.items == nil {
-				return nil, io.ErrUnexpectedEOF
-			}
-			p.items = nil
-			continue
-		}
-		if err != nil {
+	if p.items == nil {
+		if err := p.find(); err != nil {
 			return nil, unexpectedEnd(err)
 		}
-		if found {
-			return p.buffer, nil
+	}
+	for {
+		number, size, err := p.items.next()
+		if err == io.EOF { //nolint:errorlint // It is returned as it is.
+			_, err = io.Copy(io.Discard, p.in) // So that the connection can be used again.
+			return nil, cmp.Or(err, io.EOF)
+		}
+		if err == nil {
+			p.buffer, err = p.items.read(size, p.buffer)
+		}
+		if err == nil && number == listMeta {
+			err = p.ListMeta.Unmarshal(p.buffer)
+		}
+		if err != nil || number == listItem {
+			return p.buffer, unexpectedEnd(err)
 		}
 	}
 }
 
-// field reads one field into the buffer, and reports whether it is an item.
-func (p *protobufList) field() (item bool, err error) {
-	m := p.items
-	if m == nil {
-		m = &p.whole
+// find reads up to the list.
+func (p *protobufList) find() error {
+	if err := readPrefix(p.in); err != nil {
+		return err
 	}
-	number, size, err := m.next()
-	if err != nil {
-		return false, err
+	whole := message{in: p.in, left: math.MaxInt64}
+	for {
+		number, size, err := whole.next()
+		if err == nil && number == unknownRaw {
+			p.items = &message{in: p.in, left: size}
+			return checkKind(p.Kind)
+		}
+		if err == nil {
+			p.buffer, err = whole.read(size, p.buffer)
+		}
+		if err == nil && number == unknownTypeMeta {
+			err = p.TypeMeta.Unmarshal(p.buffer)
+		}
+		if err != nil {
+			return err
+		}
 	}
-	if p.items == nil && number == unknownRaw {
-		p.items, p.inside = m.within(size), true
-		return false, p.checkKind()
-	}
-	if p.buffer, err = m.read(size, p.buffer); err != nil {
-		return false, err
-	}
-	switch {
-	case p.items == nil && number == unknownTypeMeta:
-		err = p.TypeMeta.Unmarshal(p.buffer)
-	case p.items != nil && number == listMeta:
-		err = p.ListMeta.Unmarshal(p.buffer)
-	case p.items != nil && number == listItem:
-		return true, nil
-	}
-	return false, err
 }
 
 func (p *protobufList) contentType() string { return runtime.ContentTypeProtobuf }

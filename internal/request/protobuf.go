@@ -58,8 +58,6 @@ func unexpectedEnd(err error) error {
 type message struct {
 	in   *bufio.Reader
 	left int64 // Bytes of the message.
-	// outermost messages have no length: they go on until the end of in.
-	outermost bool
 }
 
 // next returns the number of the next field and the size of its value. The caller reads the value next. At the end of
@@ -67,11 +65,6 @@ type message struct {
 func (m *message) next() (protowire.Number, int64, error) {
 	if m.left == 0 {
 		return 0, 0, io.EOF
-	}
-	if m.outermost {
-		if _, err := m.in.Peek(1); err != nil {
-			return 0, 0, err
-		}
 	}
 	tag, err := m.varint()
 	if err != nil {
@@ -114,12 +107,6 @@ func (m *message) read(size int64, buffer []byte) ([]byte, error) {
 	_, err := io.ReadFull(m.in, buffer)
 	m.left -= size
 	return buffer, unexpectedEnd(err)
-}
-
-// within returns a value that is a message. It must be read to its end before the next field of m.
-func (m *message) within(size int64) *message {
-	m.left -= size
-	return &message{in: m.in, left: size}
 }
 
 // eachField calls fn with each field of a message that has a length.

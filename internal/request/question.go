@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"io"
 	"net/http"
-	"strings"
 	"sync/atomic"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -101,8 +100,8 @@ func metadataIn(resp *http.Response) (*metav1.PartialObjectMetadataList, error) 
 	default:
 		err = fmt.Errorf("%w: it answers in %q", ErrUnsupported, contentType)
 	}
-	if err == nil && !strings.HasSuffix(list.Kind, "List") {
-		err = fmt.Errorf("%w: it answers with a %s", ErrUnsupported, list.Kind)
+	if err == nil {
+		err = checkKind(list.Kind)
 	}
 	return list, err
 }
