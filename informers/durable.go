@@ -6,6 +6,7 @@ import (
 	"slices"
 	"sync"
 
+	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/client-go/util/workqueue"
 	"k8s.io/klog/v2"
@@ -126,19 +127,14 @@ func (m *inMemory) add(obj any) {
 
 // run reconciles until the handler ends, as it does with the informer.
 func (m *inMemory) run(workers int, waitFor []cache.DoneChecker) {
-	ctx, cancel := context.WithCancel(klog.NewContext(context.Background(), m.logger))
-	defer m.queue.ShutDown()
-	defer cancel() // Before: what is in the queue is left.
 	var ended <-chan struct{}
 	if r, ok := m.ResourceEventHandlerRegistration.(interface{ ShutdownChan() <-chan struct{} }); ok {
 		ended = r.ShutdownChan()
 	}
-	for _, checker := range waitFor {
-		select {
-		case <-checker.Done():
-		case <-ended:
-			return
-		}
+	ctx := klog.NewContext(wait.ContextForChannel(ended), m.logger)
+	defer m.queue.ShutDown() // What is in the queue is left, because ctx has ended.
+	if !cache.WaitFor(ctx, "", waitFor...) {
+		return
 	}
 	for range workers {
 		go m.work(ctx)

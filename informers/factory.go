@@ -2,7 +2,6 @@ package informers
 
 import (
 	"fmt"
-	"reflect"
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -87,13 +86,6 @@ func NewSharedInformerFactory(c *warmwatch.Cache, client kubernetes.Interface, d
 	return NewSharedInformerFactoryWithOptions(c, client, defaultResync)
 }
 
-// NewFilteredSharedInformerFactory makes a factory that is limited to a namespace, and filtered.
-//
-// Deprecated: Use NewSharedInformerFactoryWithOptions, as in client-go.
-func NewFilteredSharedInformerFactory(c *warmwatch.Cache, client kubernetes.Interface, defaultResync time.Duration, namespace string, tweak func(*metav1.ListOptions)) SharedInformerFactory {
-	return NewSharedInformerFactoryWithOptions(c, client, defaultResync, WithNamespace(namespace), WithTweakListOptions(tweak))
-}
-
 // NewSharedInformerFactoryWithOptions makes a factory like client-go's, with options of the same names. Its informers
 // live in c. If client is not a [kubernetes.Clientset], but a fake or a wrapper that may answer otherwise, the factory
 // is client-go's own.
@@ -103,7 +95,7 @@ func NewSharedInformerFactoryWithOptions(c *warmwatch.Cache, client kubernetes.I
 	clientset, ok := client.(*kubernetes.Clientset)
 	if !ok {
 		if !watchlist.DoesClientNotSupportWatchListSemantics(client) { // It is no fake.
-			c.Logger().Info("The informers of this factory are client-go's own: its client is no Clientset", "client", reflect.TypeOf(client).String())
+			c.NotPersisted(fmt.Sprintf("all of a factory whose client is a %T, and no Clientset", client))
 		}
 		return clientGo
 	}
@@ -143,9 +135,6 @@ type generated struct{ *factory }
 func (g generated) InformerFor(obj runtime.Object, newFunc internalinterfaces.NewInformerFunc) cache.SharedIndexInformer {
 	return g.SharedInformerFactory.InformerFor(obj, func(client kubernetes.Interface, resync time.Duration) cache.SharedIndexInformer {
 		lw := &listerWatcher{client: g.client, transport: g.transport, example: obj, newFunc: newFunc, tweak: g.tweak}
-		if lw.tweak == nil {
-			lw.tweak = func(*metav1.ListOptions) {}
-		}
 		return g.cache.NewInformer(lw, obj, resync, newFunc(client, resync).GetIndexer().GetIndexers())
 	})
 }
@@ -156,16 +145,14 @@ func (g generated) InformerName() *cache.InformerName { return nil }
 // ForResource gives generic access to a shared informer of the matching type.
 func (f *factory) ForResource(resource schema.GroupVersionResource) (GenericInformer, error) {
 	newFunc := func(client kubernetes.Interface, resync time.Duration) cache.SharedIndexInformer {
-		own, err := f.clientGoForResource(client, resync, resource)
-		if err != nil {
-			panic(err) // It has worked below.
-		}
-		return own
+		clientGo := informers.NewSharedInformerFactoryWithOptions(client, resync, informers.WithNamespace(f.namespace))
+		generic, _ := clientGo.ForResource(resource) // exampleOf has not failed.
+		return generic.Informer()
 	}
-	obj, err := f.exampleOf(resource)
+	obj, err := exampleOf(resource)
 	if err != nil {
 		return nil, err
 	}
 	informer := generated{f}.InformerFor(obj, newFunc)
-	return listed{informer, cache.NewGenericLister(informer.GetIndexer(), resource.GroupResource())}, nil
+	return listed{informer, resource.GroupResource()}, nil
 }

@@ -8,6 +8,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/tools/cache"
+	"k8s.io/client-go/util/watchlist"
 
 	"github.com/warmwatch/warmwatch"
 )
@@ -20,15 +21,31 @@ import (
 //
 // Call it before the factory makes that informer, and wrap the transport of the clientset by
 // [warmwatch.Cache.WrapTransport]. The informer has the index by namespace, as a generated one has. tweak is the
-// argument of the factory's WithTweakListOptions, if that is used.
+// argument of the factory's WithTweakListOptions, if that is used. If the clientset is a fake, the informer is
+// client-go's own.
 func Generated[Client any, List runtime.Object](c *warmwatch.Cache, example runtime.Object, resource resourceClient[List], tweak ...func(*metav1.ListOptions)) func(Client, time.Duration) cache.SharedIndexInformer {
-	lw := listWatch(resource, func(o *metav1.ListOptions) {
+	tweaked := func(o metav1.ListOptions) metav1.ListOptions {
 		for _, f := range tweak {
-			f(o)
+			if f != nil {
+				f(&o)
+			}
 		}
-	})
-	return func(_ Client, resync time.Duration) cache.SharedIndexInformer {
-		return c.NewInformer(lw, example, resync, cache.Indexers{cache.NamespaceIndex: cache.MetaNamespaceIndexFunc})
+		return o
+	}
+	return func(client Client, resync time.Duration) cache.SharedIndexInformer {
+		newInformer := c.NewInformer
+		if watchlist.DoesClientNotSupportWatchListSemantics(client) { // A fake.
+			newInformer = cache.NewSharedIndexInformer
+		}
+		lw := cache.ToListWatcherWithWatchListSemantics(&cache.ListWatch{
+			ListWithContextFunc: func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
+				return resource.List(ctx, tweaked(o))
+			},
+			WatchFuncWithContext: func(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
+				return resource.Watch(ctx, tweaked(o))
+			},
+		}, client)
+		return newInformer(lw, example, resync, cache.Indexers{cache.NamespaceIndex: cache.MetaNamespaceIndexFunc})
 	}
 }
 
@@ -36,22 +53,4 @@ func Generated[Client any, List runtime.Object](c *warmwatch.Cache, example runt
 type resourceClient[List runtime.Object] interface {
 	List(context.Context, metav1.ListOptions) (List, error)
 	Watch(context.Context, metav1.ListOptions) (watch.Interface, error)
-}
-
-// listWatch returns the ListerWatcher of a client-go factory whose tweak may be nil.
-func listWatch[List runtime.Object](client resourceClient[List], tweak func(*metav1.ListOptions)) cache.ListerWatcher {
-	tweaked := func(o metav1.ListOptions) metav1.ListOptions {
-		if tweak != nil {
-			tweak(&o)
-		}
-		return o
-	}
-	return cache.ToListWatcherWithWatchListSemantics(&cache.ListWatch{
-		ListWithContextFunc: func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
-			return client.List(ctx, tweaked(o))
-		},
-		WatchFuncWithContext: func(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
-			return client.Watch(ctx, tweaked(o))
-		},
-	}, client)
 }

@@ -24,7 +24,7 @@ type listerWatcher struct {
 	transport request.Transport
 	example   runtime.Object // What is listed.
 	newFunc   internalinterfaces.NewInformerFunc
-	tweak     func(*metav1.ListOptions) // Sets the selectors, as in client-go.
+	tweak     func(*metav1.ListOptions) // Sets the selectors, as in client-go. May be nil.
 	asked     atomic.Pointer[asked]     // What newFunc's informer asks for, nil until the first request.
 }
 
@@ -79,7 +79,9 @@ func (lw *listerWatcher) request(ctx context.Context, o metav1.ListOptions) (*re
 	if err != nil {
 		return nil, err
 	}
-	lw.tweak(&o)
+	if lw.tweak != nil {
+		lw.tweak(&o)
+	}
 	var timeout time.Duration
 	if o.TimeoutSeconds != nil {
 		timeout = time.Duration(*o.TimeoutSeconds) * time.Second

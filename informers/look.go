@@ -9,7 +9,6 @@ import (
 	"reflect"
 	"strings"
 	"sync/atomic"
-	"time"
 
 	"github.com/go-logr/logr"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -18,7 +17,6 @@ import (
 	"k8s.io/client-go/informers/internalinterfaces"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
-	"k8s.io/client-go/tools/cache"
 	"k8s.io/klog/v2"
 
 	"github.com/warmwatch/warmwatch/internal/request"
@@ -72,22 +70,12 @@ func look(ctx context.Context, newFunc internalinterfaces.NewInformerFunc) (*ask
 	return nil, cmp.Or(ctx.Err(), errNoList)
 }
 
-// clientGoForResource returns the informer of client-go's ForResource.
-func (f *factory) clientGoForResource(client kubernetes.Interface, resync time.Duration, resource schema.GroupVersionResource) (cache.SharedIndexInformer, error) {
-	generic, err := informers.NewSharedInformerFactoryWithOptions(client, resync, informers.WithNamespace(f.namespace)).ForResource(resource)
-	if err != nil {
-		return nil, err
-	}
-	return generic.Informer(), nil
-}
-
 // exampleOf returns an object of a resource. client-go's factory names the type once it has
 // started an informer of it, with a context that has ended.
-func (f *factory) exampleOf(resource schema.GroupVersionResource) (runtime.Object, error) {
+func exampleOf(resource schema.GroupVersionResource) (runtime.Object, error) {
 	ctx, cancel := context.WithCancel(klog.NewContext(context.Background(), logr.Discard()))
 	cancel()
-	t := &tap{cancel: cancel}
-	clientGo := informers.NewSharedInformerFactory(t.client(), 0)
+	clientGo := informers.NewSharedInformerFactory(nil, 0) // It makes no request.
 	if _, err := clientGo.ForResource(resource); err != nil {
 		return nil, err
 	}
