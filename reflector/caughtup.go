@@ -22,10 +22,10 @@ const (
 )
 
 // tick is how long one of quietTicks lasts.
-func (h *handover) tick() time.Duration {
+func (w *watcher) tick() time.Duration {
 	quiet := unmeteredQuiet
-	if h.answer != nil && h.meter.Bytes() > 0 {
-		quiet = min(max(quietQuestions*h.answer.took, leastQuiet), mostQuiet)
+	if w.answer != nil && w.meter.Bytes() > 0 {
+		quiet = min(max(quietQuestions*w.answer.took, leastQuiet), mostQuiet)
 	}
 	return quiet / quietTicks
 }
@@ -53,14 +53,14 @@ func (r *Resumer) isCaughtUp() bool {
 // follow never waits for an event that is being applied. It ends with the watch, or when a relist is done: the store
 // has caught up then, too.
 func (r *Resumer) follow(w *watcher) {
-	a, begun, came := w.inner.answer, time.Now(), w.came()
-	for quiet := w.inner.quiet; !r.isCaughtUp(); quiet++ {
+	a, begun, came := w.answer, time.Now(), w.came()
+	for quiet := w.quiet; !r.isCaughtUp(); quiet++ {
 		at := r.sink.at()
 		order, ok := checkpoint.CompareVersions(at, a.ResourceVersion)
 		reached := ok && order >= 0
 		silent := quiet >= quietTicks && !w.behind()
 		switch {
-		case reached && at != w.inner.resourceVersion:
+		case reached && at != w.resourceVersion:
 			r.hasCaughtUp()
 			return
 		case !reached && !silent:
@@ -74,7 +74,7 @@ func (r *Resumer) follow(w *watcher) {
 		select {
 		case <-w.ended:
 			return
-		case <-time.After(w.inner.tick()):
+		case <-time.After(w.tick()):
 		}
 		if now := w.came(); now != came {
 			came, quiet = now, -1

@@ -1,9 +1,9 @@
 package reflector
 
 import (
-	"context"
 	"errors"
 	"net/http"
+	"slices"
 	"strings"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -25,34 +25,34 @@ func isTooLarge(err error) bool {
 // isNotUnderstood reports whether the server may not know a parameter of the
 // request, and may serve the request without it.
 func isNotUnderstood(err error) bool {
-	var status apierrors.APIStatus
-	if !errors.As(err, &status) {
-		return false
-	}
-	switch status.Status().Code {
+	switch codeOf(err) {
 	case http.StatusBadRequest, http.StatusMethodNotAllowed, http.StatusUnprocessableEntity, http.StatusNotImplemented:
 		return true
 	}
 	return false
 }
 
+// codeOf returns the HTTP code of the server's answer, 0 if it did not answer.
+func codeOf(err error) int32 {
+	var status apierrors.APIStatus
+	if !errors.As(err, &status) {
+		return 0
+	}
+	return status.Status().Code
+}
+
 // isFailure reports whether a watch has ended for a reason that may come again
 // at the same version: an event that cannot be read, or an error within the server.
 // A server that cannot be reached, is not ready or is overloaded is no failure.
 func isFailure(err error, byEvent bool) bool {
-	if err == nil || isExpired(err) || apierrors.IsTooManyRequests(err) || isTooLarge(err) || isNetwork(err) ||
-		errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded) {
+	if err == nil || isExpired(err) || apierrors.IsTooManyRequests(err) || isTooLarge(err) || isNetwork(err) || isCut(err) {
 		return false
 	}
 	if byEvent {
 		return true
 	}
-	var status apierrors.APIStatus
-	if !errors.As(err, &status) {
-		return false
-	}
-	switch status.Status().Code {
-	case http.StatusUnauthorized, http.StatusRequestTimeout, http.StatusBadGateway, http.StatusServiceUnavailable, http.StatusGatewayTimeout:
+	switch codeOf(err) {
+	case 0, http.StatusUnauthorized, http.StatusRequestTimeout, http.StatusBadGateway, http.StatusServiceUnavailable, http.StatusGatewayTimeout:
 		return false
 	}
 	return true
@@ -62,24 +62,15 @@ func isFailure(err error, byEvent bool) bool {
 // connection. client-go recognises only some of these (apimachinery,
 // streamwatcher.go, and util/net, IsProbableEOF).
 func isNetwork(err error) bool {
-	var status apierrors.APIStatus
-	if !errors.As(err, &status) {
-		return false
-	}
 	if _, decoding := apierrors.StatusCause(err, "ClientWatchDecoding"); !decoding {
 		return false
 	}
-	message := status.Status().Message
+	message := err.Error()
 	if strings.Contains(message, "unable to decode watch event") { // The whole event has arrived.
 		return false
 	}
-	for _, sign := range []string{
+	return slices.ContainsFunc([]string{
 		"http2: ", "stream error: ", "read tcp ", "i/o timeout", "connection reset", "broken pipe", "closed network connection",
 		"context canceled", "context deadline exceeded",
-	} {
-		if strings.Contains(message, sign) {
-			return true
-		}
-	}
-	return false
+	}, func(sign string) bool { return strings.Contains(message, sign) })
 }

@@ -58,7 +58,7 @@ func (r *Resumer) relist(ctx context.Context, rv string, asked *Relisting) (stri
 	if r.next == asked { // Otherwise another relist was demanded meanwhile.
 		r.next = nil
 	}
-	r.caughtUp, r.eventless = true, true
+	r.caughtUp, r.listed = true, listed
 	contradicted := how.Cause == checkpoint.CauseServerBehind || how.Cause == checkpoint.CauseContradiction
 	switch {
 	case contradicted && !changed: // The versions of this server's lists cannot be compared with the store's.

@@ -23,33 +23,13 @@ func watchOptions(rv string) metav1.ListOptions {
 	return metav1.ListOptions{ResourceVersion: rv, AllowWatchBookmarks: true, TimeoutSeconds: &timeout}
 }
 
-// A handover is an open watch, perhaps kept from a List for the Reflector's next Watch.
-type handover struct {
-	watch.Interface
-	cancel          context.CancelFunc // Ends the context of the watch.
-	resourceVersion string
-	opened          time.Time
-	lasts           time.Duration // The timeout that it was opened with. It ends before its time if it ends earlier.
-	answer          *reply        // The answer to the question beside it. Nil: there was no question.
-	meter           request.Meter
-	quiet           int          // The number of silent ticks so far, see follow.
-	first           *watch.Event // An event that was received already, or nil.
-	unproven        bool         // A resumed watch, which must not close at once.
-}
-
-// Stop implements [watch.Interface]. The context of the watch ends with it.
-func (h *handover) Stop() {
-	h.Interface.Stop()
-	h.cancel()
-}
-
 // takeHandover returns the watch that was kept for the Reflector, if any.
-func (r *Resumer) takeHandover() *handover {
+func (r *Resumer) takeHandover() *watcher {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	h := r.handover
+	w := r.handover
 	r.handover = nil
-	return h
+	return w
 }
 
 // demanded returns how the next List relists, or nil.
@@ -59,16 +39,16 @@ func (r *Resumer) demanded() *Relisting {
 	return r.next
 }
 
-// handOver keeps h for the Reflector's next Watch.
-func (r *Resumer) handOver(h *handover) error {
+// handOver keeps w for the Reflector's next Watch.
+func (r *Resumer) handOver(w *watcher) error {
 	r.mu.Lock()
 	stopped := r.stopped
 	if !stopped {
-		r.handover = h
+		r.handover = w
 	}
 	r.mu.Unlock()
 	if stopped {
-		h.Stop()
+		w.end()
 		return context.Canceled
 	}
 	return nil
@@ -86,32 +66,26 @@ const (
 // resume opens the watch at the store's resourceVersion, for the Reflector. If
 // the server does not have the events since, it returns how to relist.
 func (r *Resumer) resume(ctx context.Context, rv string) (*Relisting, error) {
-	open, how, err := r.open(ctx, watchOptions(rv))
-	switch {
-	case how != nil:
-		return how, nil
-	case err != nil:
-		return nil, err
+	w, how, err := r.open(ctx, watchOptions(rv))
+	if err != nil || how != nil {
+		return how, err
 	}
 	// If the answer has the store's version, no event can be missing.
-	if open.unproven = open.answer == nil || open.answer.ResourceVersion != rv; open.unproven {
-		err = open.await(ctx)
+	if w.unproven = w.answer == nil || w.answer.ResourceVersion != rv; w.unproven {
+		err = w.await(ctx)
 	}
 	if err != nil {
 		how = r.ended(ending{err: err, byEvent: true})
+		err = fmt.Errorf("reflector: watch from resourceVersion %s: %w", rv, err)
 	} else {
 		how = r.demanded() // Demanded meanwhile.
 	}
-	switch {
-	case how != nil:
-		open.Stop()
-		return how, nil
-	case err != nil:
-		open.Stop()
-		return nil, fmt.Errorf("reflector: watch from resourceVersion %s: %w", rv, err)
+	if how != nil || err != nil {
+		w.end()
+		return how, err
 	}
 	r.informer.Resuming(rv)
-	return nil, r.handOver(open)
+	return nil, r.handOver(w)
 }
 
 // openedLate: if a watch takes longer to open, the server that has opened it may not be the one that has answered or
@@ -121,21 +95,25 @@ const openedLate = 2 * time.Second
 
 // open opens a watch, and calls check beside it. It returns how to relist if the server's history may not be the
 // store's, or if the watch cannot be opened for a reason that lasts.
-func (r *Resumer) open(ctx context.Context, o metav1.ListOptions) (*handover, *Relisting, error) {
+func (r *Resumer) open(ctx context.Context, o metav1.ListOptions) (*watcher, *Relisting, error) {
 	watching, cancel := context.WithCancel(ctx)
-	h := &handover{cancel: cancel, resourceVersion: o.ResourceVersion}
+	w := &watcher{
+		r: r, cancel: cancel, resourceVersion: o.ResourceVersion,
+		events:  make(chan watch.Event, eventBuffer),
+		stopped: make(chan struct{}),
+		ended:   make(chan struct{}),
+		expired: make(chan string, 1),
+	}
 	if o.TimeoutSeconds != nil {
-		h.lasts = time.Duration(*o.TimeoutSeconds) * time.Second
+		w.lasts = time.Duration(*o.TimeoutSeconds) * time.Second
 	}
 	opened := make(chan error, 1)
 	go func() {
-		w, err := r.lw.WatchWithContext(request.WithMeter(watching, &h.meter), o)
-		if err == nil {
-			h.Interface, h.opened = w, time.Now()
-		}
+		inner, err := r.lw.WatchWithContext(request.WithMeter(watching, &w.meter), o)
+		w.inner, w.opened = inner, time.Now()
 		opened <- err
 	}()
-	how, err := r.check(ctx, h)
+	how, err := r.check(ctx, w)
 	if checked := time.Now(); err == nil && how == nil {
 		select {
 		case err := <-opened:
@@ -145,13 +123,13 @@ func (r *Resumer) open(ctx context.Context, o metav1.ListOptions) (*handover, *R
 			}
 			if time.Since(checked) > openedLate {
 				r.doubt()
-				how, err = r.check(ctx, h)
+				how, err = r.check(ctx, w)
 			}
 			if err != nil || how != nil {
-				h.Stop()
+				w.end()
 				return nil, how, err
 			}
-			return h, nil, nil
+			return w, nil, nil
 		case <-ctx.Done():
 			err = ctx.Err()
 		}
@@ -159,21 +137,21 @@ func (r *Resumer) open(ctx context.Context, o metav1.ListOptions) (*handover, *R
 	cancel()
 	go func() { // A ListerWatcher may not heed its context.
 		if <-opened == nil {
-			h.Stop()
+			w.end()
 		}
 	}()
 	return nil, how, err
 }
 
 // check asks for the server's cluster, and asks the question if it is due, at the same time. It notes the answer.
-func (r *Resumer) check(ctx context.Context, h *handover) (*Relisting, error) {
+func (r *Resumer) check(ctx context.Context, w *watcher) (*Relisting, error) {
 	cluster := r.askCluster(ctx)
 	if r.isDue() {
-		a, how, err := r.question(ctx, h.resourceVersion)
+		a, how, err := r.question(ctx, w.resourceVersion)
 		if err != nil || how != nil {
 			return how, err
 		}
-		h.answer = a
+		w.answer = a
 	}
 	select {
 	case how := <-cluster:
@@ -197,25 +175,25 @@ func (r *Resumer) askCluster(ctx context.Context) <-chan *Relisting {
 // await waits for the first event, or until the watch is quiet. kube-apiserver says 410 in the first event of a stream
 // that it has opened. If the Reflector were the first to read that, it would wait for 0.8 to 1.6 s before it
 // lists. If the watch has ended, await returns the error.
-func (h *handover) await(ctx context.Context) error {
-	for begun := h.meter.Bytes(); h.quiet < quietTicks; h.quiet++ {
-		if h.meter.Bytes() != begun { // An event is coming.
-			h.quiet = 0
+func (w *watcher) await(ctx context.Context) error {
+	for begun := w.meter.Bytes(); w.quiet < quietTicks; w.quiet++ {
+		if w.meter.Bytes() != begun { // An event is coming.
+			w.quiet = 0
 			return nil
 		}
 		select {
 		case <-ctx.Done():
 			return ctx.Err()
-		case <-time.After(h.tick()):
-		case e, ok := <-h.ResultChan():
-			h.quiet = 0
+		case <-time.After(w.tick()):
+		case e, ok := <-w.inner.ResultChan():
+			w.quiet = 0
 			switch {
 			case !ok:
 				return apierrors.NewResourceExpired(closedAtOnce)
 			case e.Type == watch.Error:
 				return apierrors.FromObject(e.Object)
 			}
-			h.first = &e
+			w.first = &e
 			return nil
 		}
 	}

@@ -129,11 +129,11 @@ type Resumer struct {
 	next        *Relisting
 	questioning questioning
 	caughtUp    bool // The store has caught up with the server once.
-	// eventless: no event has come since the last relist. If the watch expires now, that relist made no progress
-	// (kubernetes#133810).
-	eventless bool
+	// listed is the version of the last relist. If a watch expires while the store is still there, that relist made no
+	// progress (kubernetes#133810).
+	listed string
 	// handover is the open watch that the Reflector's next Watch gets.
-	handover *handover
+	handover *watcher
 	current  *watcher
 }
 
@@ -183,7 +183,7 @@ func (r *Resumer) Stop() {
 	r.handover = nil
 	r.mu.Unlock()
 	if left != nil {
-		left.Stop()
+		left.end()
 	}
 	r.watchers.Wait()
 }
@@ -267,21 +267,20 @@ func (r *Resumer) update(ctx context.Context) (rv string, err error) {
 
 // WatchWithContext implements [cache.WatcherWithContext].
 func (r *Resumer) WatchWithContext(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
-	open := r.takeHandover()
+	w := r.takeHandover()
 	if how := r.demanded(); how != nil { // Demanded since the List.
-		if open != nil {
-			open.Stop()
+		if w != nil {
+			w.end()
 		}
 		return nil, apierrors.NewResourceExpired(how.String())
 	}
-	if open == nil {
+	if w == nil {
 		var err error
-		if open, err = r.reopen(ctx, o); err != nil {
+		if w, err = r.reopen(ctx, o); err != nil {
 			r.informer.Disconnected(err)
 			return nil, err
 		}
 	}
-	w := newWatcher(r, open)
 	r.mu.Lock()
 	r.current = w
 	how := r.next
@@ -291,35 +290,34 @@ func (r *Resumer) WatchWithContext(ctx context.Context, o metav1.ListOptions) (w
 	}
 	r.informer.Live()
 	r.watchers.Go(w.run)
-	if open.answer != nil {
+	if w.answer != nil {
 		r.watchers.Go(func() { r.follow(w) })
 	}
 	return w, nil
 }
 
 // reopen opens a watch if no List has left one open.
-func (r *Resumer) reopen(ctx context.Context, o metav1.ListOptions) (*handover, error) {
-	open, how, err := r.open(ctx, o)
+func (r *Resumer) reopen(ctx context.Context, o metav1.ListOptions) (*watcher, error) {
+	w, how, err := r.open(ctx, o)
 	switch {
 	case err != nil:
 		r.doubt()
 	case how != nil:
 		err = apierrors.NewResourceExpired(how.String())
 	}
-	return open, err
+	return w, err
 }
 
 // An ending is how a watch has ended, or why it could not be opened.
 type ending struct {
-	err      error // Nil if the watch was closed without one.
-	early    bool  // The watch has ended before its time.
-	sawEvent bool
-	byEvent  bool // The error was an event of the open watch.
+	err     error // Nil if the watch was closed without one.
+	early   bool  // The watch has ended before its time.
+	byEvent bool  // The error was an event of the open watch.
 }
 
 // ended decides what the next List does after a watch has ended. It relists if the watch has expired, or has
 // failed in the server, as client-go does. Otherwise it resumes at the store's version. The list
-// must be the newest only if the watch has expired, and no event came since the last relist. ended returns how to
+// must be the newest only if the watch has expired, and the store is where the last relist has left it. ended returns how to
 // relist, or nil.
 func (r *Resumer) ended(e ending) *Relisting {
 	if e.early || e.err != nil {
@@ -327,13 +325,10 @@ func (r *Resumer) ended(e ending) *Relisting {
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if e.sawEvent {
-		r.eventless = false
-	}
 	switch {
 	case r.next != nil:
 	case isExpired(e.err):
-		r.next = &Relisting{Cause: checkpoint.CauseExpired, Reason: e.err.Error(), Expired: true, Newest: r.eventless}
+		r.next = &Relisting{Cause: checkpoint.CauseExpired, Reason: e.err.Error(), Expired: true, Newest: r.sink.at() == r.listed}
 	case isFailure(e.err, e.byEvent):
 		r.next = &Relisting{Cause: checkpoint.CauseWatchFailed, Reason: e.err.Error()}
 	}

@@ -1,6 +1,7 @@
 package reflector
 
 import (
+	"context"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -8,6 +9,8 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/watch"
+
+	"github.com/warmwatch/warmwatch/internal/request"
 )
 
 // eventBuffer is how many events are decoded ahead, so that decoding and storing run
@@ -17,10 +20,21 @@ const eventBuffer = 128
 // endsEarly: a watch that ends earlier than this before its timeout was cut.
 const endsEarly = time.Second
 
-// watcher forwards the events of a watch, and notes how the watch ends.
+// A watcher is an open watch. A List may keep it for the Reflector's next Watch. Then it runs: it forwards the events,
+// which it reads ahead, and notes how the watch ends.
 type watcher struct {
-	r        *Resumer
-	inner    *handover
+	r               *Resumer
+	inner           watch.Interface
+	cancel          context.CancelFunc // Ends the context of inner.
+	resourceVersion string
+	opened          time.Time
+	lasts           time.Duration // The timeout that it was opened with. It ends before its time if it ends earlier.
+	answer          *reply        // The answer to the question beside it. Nil: there was no question.
+	meter           request.Meter
+	quiet           int          // The number of silent ticks so far, see follow.
+	first           *watch.Event // An event that await has received, or nil.
+	unproven        bool         // A resumed watch, which must not close at once.
+
 	events   chan watch.Event
 	stopped  chan struct{}
 	ended    chan struct{} // Closed when nothing comes any more.
@@ -31,18 +45,10 @@ type watcher struct {
 	received, asked atomic.Int64
 }
 
-func newWatcher(r *Resumer, inner *handover) *watcher {
-	w := &watcher{
-		r: r, inner: inner,
-		events:  make(chan watch.Event, eventBuffer),
-		stopped: make(chan struct{}),
-		ended:   make(chan struct{}),
-		expired: make(chan string, 1),
-	}
-	if inner.first != nil {
-		w.received.Add(1)
-	}
-	return w
+// end ends the watch and its context.
+func (w *watcher) end() {
+	w.inner.Stop()
+	w.cancel()
 }
 
 // ResultChan implements [watch.Interface].
@@ -54,12 +60,12 @@ func (w *watcher) ResultChan() <-chan watch.Event {
 // behind reports whether the Reflector is not done with a received event, or an event may be on its way from the
 // client.
 func (w *watcher) behind() bool {
-	decoding := w.inner.meter.Bytes() > 0 && !w.inner.meter.Waits()
+	decoding := w.meter.Bytes() > 0 && !w.meter.Waits()
 	return decoding || w.received.Load() > max(0, w.asked.Load()-1)
 }
 
 // came returns a number that grows with every event and every byte of one.
-func (w *watcher) came() int64 { return w.received.Load() + w.inner.meter.Bytes() }
+func (w *watcher) came() int64 { return w.received.Load() + w.meter.Bytes() }
 
 // Stop implements [watch.Interface].
 func (w *watcher) Stop() {
@@ -75,12 +81,11 @@ func (w *watcher) expire(reason string) {
 }
 
 func (w *watcher) run() {
-	sawEvent := false
 	var err error
 	defer func() {
-		w.inner.Stop()
+		w.end()
 		if err == nil {
-			w.r.ended(ending{sawEvent: sawEvent, early: time.Since(w.inner.opened) < w.inner.lasts-endsEarly})
+			w.r.ended(ending{early: time.Since(w.opened) < w.lasts-endsEarly})
 			w.r.informer.Disconnected(nil)
 		}
 		close(w.ended)
@@ -89,19 +94,19 @@ func (w *watcher) run() {
 	// fail sends an error to the Reflector. It calls ended first, because the Reflector may call List at once.
 	fail := func(status runtime.Object) {
 		err = apierrors.FromObject(status)
-		w.r.ended(ending{err: err, sawEvent: sawEvent, byEvent: true})
+		w.r.ended(ending{err: err, byEvent: true})
 		w.r.informer.Disconnected(err)
 		w.send(watch.Event{Type: watch.Error, Object: status})
 	}
 	forward := func(e watch.Event) bool {
-		sawEvent = true
+		w.received.Add(1)
 		if e.Type != watch.Bookmark {
 			w.r.sink.checkType(e.Object)
 		}
 		w.r.informer.Contact()
 		return w.send(e)
 	}
-	if first := w.inner.first; first != nil && !forward(*first) {
+	if w.first != nil && !forward(*w.first) {
 		return
 	}
 	for {
@@ -114,7 +119,7 @@ func (w *watcher) run() {
 		case e, ok := <-w.inner.ResultChan():
 			switch {
 			case !ok:
-				if w.inner.unproven && !sawEvent && time.Since(w.inner.opened) < quickClose {
+				if w.unproven && w.received.Load() == 0 && time.Since(w.opened) < quickClose {
 					fail(expiredStatus(closedAtOnce))
 				}
 				return
@@ -122,7 +127,6 @@ func (w *watcher) run() {
 				fail(e.Object)
 				return
 			}
-			w.received.Add(1)
 			if !forward(e) {
 				return
 			}
