@@ -363,7 +363,7 @@ func (s *SharedIndexInformer) askCluster(ctx context.Context) *reflector.Relisti
 		p.logger.Error(err, "It is not known yet which cluster the API server belongs to")
 	case err != nil:
 		p.logger.V(2).Info("It is not known yet which cluster the API server belongs to", "err", err)
-	case decision.Action == checkpoint.ActionDiscard:
+	case decision.Cause == CauseOtherCluster:
 		return relistingOf(decision)
 	}
 	return nil

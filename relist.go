@@ -14,10 +14,10 @@ import (
 
 // relistingOf returns how to relist, nil if the watch is resumed.
 func relistingOf(d checkpoint.Decision) *reflector.Relisting {
-	if d.Action == checkpoint.ActionResume {
+	if d.Cause == CauseResumed {
 		return nil
 	}
-	return &reflector.Relisting{Cause: d.Cause, Reason: d.Reason, Rewrite: d.Rewrite, Newest: d.Action == checkpoint.ActionDiscard}
+	return &reflector.Relisting{Cause: d.Cause, Reason: d.Reason, Rewrite: d.Rewrite, Newest: d.Newest}
 }
 
 // relistingAsked asks for the newest list, because a watch cache may have lost events, too.
@@ -171,11 +171,11 @@ func (s *SharedIndexInformer) caughtUp() {
 }
 
 // serve makes the store readable, and logs once how the informer begins.
-func (s *SharedIndexInformer) serve(action checkpoint.Action) {
+func (s *SharedIndexInformer) serve() {
 	p := s.parts.Load()
 	p.indexer.Hide(false)
 	if s.served.set() {
-		p.logger.Info("Serving the cache", append([]any{"action", action}, s.progress.start(p.indexer.Len())...)...)
+		p.logger.Info("Serving the cache", s.progress.start(p.indexer.Len())...)
 	}
 }
 
@@ -200,7 +200,7 @@ func (o observer) RelistEnded(complete bool, refused error) (whole bool) {
 // Relisted implements [reflector.Informer].
 func (o observer) Relisted(full bool) {
 	o.relisted(full)
-	o.informer.serve(checkpoint.ActionRelist)
+	o.informer.serve()
 	o.informer.caughtUp()
 }
 

@@ -10,7 +10,6 @@ import (
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/klog/v2"
 
-	"github.com/warmwatch/warmwatch/checkpoint"
 	"github.com/warmwatch/warmwatch/reflector"
 )
 
@@ -106,13 +105,16 @@ func (s *SharedIndexInformer) begin(ctx context.Context) error {
 		return err
 	}
 	want := s.want()
-	decision := p.sink.Load(want, s.transform)
+	decision, err := p.sink.Load(want, s.transform)
+	if err != nil {
+		return err
+	}
 	resyncCheckPeriod, err := s.processor.Start(p.queue, p.indexer, p.logger)
 	if err != nil {
 		return err
 	}
 	if !decision.Serve && p.indexer.Len() > 0 {
-		p.logger.Info("The stored objects are not served before the server has answered", "action", decision.Action, "cause", decision.Cause, "reason", decision.Reason)
+		p.logger.Info("The stored objects are not served before the server has answered", "cause", decision.Cause, "reason", decision.Reason)
 	}
 	look := s.lookOf(p)
 	resumer := reflector.NewResumer(reflector.Options{
@@ -141,7 +143,7 @@ func (s *SharedIndexInformer) begin(ctx context.Context) error {
 	})
 	s.progress.started(decision, p.sink.Checkpoint().VouchedAt)
 	if decision.Serve {
-		s.serveStored(ctx, decision.Action)
+		s.serveStored(ctx)
 	}
 	for _, r := range s.reconcilers {
 		s.running.Go(func() { r.run(ctx) })
@@ -151,8 +153,8 @@ func (s *SharedIndexInformer) begin(ctx context.Context) error {
 }
 
 // serveStored makes the stored objects readable before the server is heard. See Options.ServeStaleAfter.
-func (s *SharedIndexInformer) serveStored(ctx context.Context, action checkpoint.Action) {
-	s.serve(action)
+func (s *SharedIndexInformer) serveStored(ctx context.Context) {
+	s.serve()
 	switch after := s.shared.opts.ServeStaleAfter; {
 	case after < 0:
 		s.synced.set()

@@ -75,7 +75,7 @@ type InformerStatus struct {
 	// StartedFrom is "disk" if the cache was served before the API server
 	// answered, else "server". Empty before the start.
 	StartedFrom string
-	// Cause of the last decision to resume, relist or discard.
+	// Cause of the last decision to resume or relist.
 	Cause Cause
 	// Reason is what was found, for people. It is empty if the Cause says all.
 	Reason string

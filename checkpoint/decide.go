@@ -1,35 +1,25 @@
 package checkpoint
 
-import "fmt"
-
-// An Action is a way to start.
-type Action string
-
-const (
-	// ActionResume means that the watch goes on at the checkpoint.
-	ActionResume Action = "resume"
-	// ActionRelist means to list, compare with the stored objects, and apply the difference.
-	ActionRelist Action = "relist"
-	// ActionDiscard means to list the newest state. The stored objects are not served. They are compared with the list by
-	// content.
-	ActionDiscard Action = "discard"
+import (
+	"cmp"
+	"fmt"
 )
 
 // A Decision says how to start, and what to do with the stored objects.
 type Decision struct {
-	Action Action
 	// Serve: the stored objects may be served before the server has answered.
 	Serve bool
 	// Rewrite: the relist writes every record anew, even if it looks unchanged.
 	Rewrite bool
+	// Newest: the relist shows the newest state. The versions of the stored objects say nothing about this server.
+	Newest bool
 	// RebuildIndices: the index entries must be rebuilt from the objects.
 	RebuildIndices bool
 	// StartOverPending: durable handlers with pending deltas start over, because another program may have transformed the
 	// objects of these deltas.
 	StartOverPending bool
-	// StartOverAll: all durable handlers start over, because the file may not say what they have acknowledged.
-	StartOverAll bool
-	// Cause is the first thing that does not match.
+	// Cause is the first thing that does not match. With CauseResumed the watch goes on at the checkpoint. With any other
+	// cause all objects are listed and compared with the stored ones.
 	Cause Cause
 	// Reason is for people. It names everything that does not match, and is empty if the Cause says all.
 	Reason string
@@ -54,14 +44,11 @@ type Evidence struct {
 	Record *Record
 	// Stored: there are objects, with or without a checkpoint.
 	Stored bool
-	// Unread: nobody knows whether there is a checkpoint, because it could not be read.
-	Unread bool
-	// Incomplete: objects are missing, or nobody knows how many there should be.
+	// Incomplete: objects are missing, nobody knows how many there should be, or an index function fails on one, so that
+	// it would be in no index.
 	Incomplete bool
 	// IndexErr is why the index entries may not match the objects.
 	IndexErr error
-	// RebuildErr is why the index entries could not be rebuilt: an index function fails on an object.
-	RebuildErr error
 }
 
 // Decide compares the evidence with what the program wants. If several things are wrong, all their consequences apply:
@@ -71,12 +58,7 @@ type Evidence struct {
 // mismatch, a program that starts while the server is unreachable would drop its objects just when it needs them, and a
 // program that begins to ask for the ID would drop them for no reason.
 func Decide(e Evidence, want Want) Decision {
-	d := Decision{Action: ActionResume, Serve: true}
-	if e.Unread {
-		d.relist(CauseDamaged)
-		d.Rewrite, d.RebuildIndices, d.StartOverAll = true, true, true
-		d.because("the checkpoint could not be read")
-	}
+	d := Decision{Serve: true}
 	switch {
 	case e.Record != nil:
 		d.compare(e.Record, want)
@@ -92,34 +74,23 @@ func Decide(e Evidence, want Want) Decision {
 	if d.Serve && e.Incomplete {
 		d.relist(CauseDamaged)
 		d.Serve, d.Rewrite = false, true
-		d.because("objects may be missing")
+		d.because("objects may be missing, or missing in an index")
 	}
 	if e.IndexErr != nil {
 		d.RebuildIndices = true
 		d.because("index entries may be wrong: %v", e.IndexErr)
 	}
-	if d.Serve && e.RebuildErr != nil {
-		d.relist(CauseDamaged)
-		d.Serve, d.Rewrite = false, true
-		d.because("the indices could not be rebuilt: %v", e.RebuildErr)
-	}
-	if d.Action == ActionResume {
-		d.Cause = CauseResumed
-	}
+	d.relist(CauseResumed) // Nothing else is a cause.
 	return d
 }
 
 // compare applies the consequences of each mismatch between the checkpoint and want.
 func (d *Decision) compare(found *Record, want Want) {
 	if found.ClusterID != "" && want.ClusterID != "" && d.differs("cluster", found.ClusterID, want.ClusterID) {
-		d.discard(CauseOtherCluster)
-	}
-	if found.Rewound {
-		d.discard(CauseOtherCluster)
-		d.because("not every object of another cluster has been compared yet")
+		d.foreign(CauseOtherCluster)
 	}
 	if d.differs("identity", found.Identity, want.Identity) {
-		d.discard(CauseOtherIdentity) // The space is named by the identity, so somebody has moved the data.
+		d.foreign(CauseOtherIdentity) // The space is named by the identity, so somebody has moved the data.
 	}
 	if d.differs("transform version", found.TransformVersion, want.TransformVersion) {
 		// The objects are not what the handlers expect.
@@ -161,7 +132,7 @@ func (d *Decision) compareState(found State) {
 	case StateSyncing:
 		d.relist(CauseIncomplete)
 		d.Serve, d.StartOverPending = false, true // Objects are missing, or some are of another transform version.
-		d.because("the first list is incomplete")
+		d.because("the first list of these objects is incomplete")
 	default:
 		d.relist(CauseDamaged)
 		d.Serve, d.StartOverPending = false, true
@@ -169,16 +140,13 @@ func (d *Decision) compareState(found State) {
 	}
 }
 
-// relist makes the action at least a relist.
-func (d *Decision) relist(cause Cause) {
-	if d.Action == ActionResume {
-		d.Action, d.Cause = ActionRelist, cause
-	}
-}
+// relist notes the first cause.
+func (d *Decision) relist(cause Cause) { d.Cause = cmp.Or(d.Cause, cause) }
 
-func (d *Decision) discard(cause Cause) {
+// foreign applies the consequences of objects that somebody else has listed.
+func (d *Decision) foreign(cause Cause) {
 	d.relist(cause)
-	d.Action, d.Serve, d.Rewrite = ActionDiscard, false, true
+	d.Serve, d.Rewrite, d.Newest = false, true, true
 }
 
 func (d *Decision) because(format string, args ...any) {

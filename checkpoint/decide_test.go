@@ -44,14 +44,14 @@ func wanted() Want {
 }
 
 var (
-	resume  = Decision{Action: ActionResume, Serve: true}
-	refresh = Decision{Action: ActionRelist, Serve: true}
-	discard = Decision{Action: ActionDiscard, Rewrite: true}
-	rewrite = Decision{Action: ActionRelist, Serve: true, Rewrite: true}
-	redo    = Decision{Action: ActionRelist, Rewrite: true}
-	retell  = Decision{Action: ActionRelist, StartOverPending: true}
-	replace = Decision{Action: ActionRelist, Rewrite: true, StartOverPending: true}
-	reindex = Decision{Action: ActionResume, Serve: true, RebuildIndices: true}
+	resume  = Decision{Serve: true, Cause: CauseResumed}
+	refresh = Decision{Serve: true}
+	foreign = Decision{Rewrite: true, Newest: true}
+	rewrite = Decision{Serve: true, Rewrite: true}
+	redo    = Decision{Rewrite: true}
+	retell  = Decision{StartOverPending: true}
+	replace = Decision{Rewrite: true, StartOverPending: true}
+	reindex = Decision{Serve: true, RebuildIndices: true, Cause: CauseResumed}
 )
 
 // rows are the ways to differ from a checkpoint that resumes, with what the
@@ -77,19 +77,18 @@ var rows = []struct {
 	{"index", "the index version differs", func(_ *Record, w *Want) { w.IndexVersion = "i-2" }, reindex, CauseResumed},
 	{"index", "there were no indexers", func(r *Record, _ *Want) { r.IndexVersion = "" }, reindex, CauseResumed},
 
-	{"cluster", "it is another cluster", func(_ *Record, w *Want) { w.ClusterID = "c-2" }, discard, CauseOtherCluster},
-	{"identity", "another group", func(_ *Record, w *Want) { w.Group = "extensions" }, discard, CauseOtherIdentity},
-	{"identity", "another version", func(_ *Record, w *Want) { w.Version = "v2" }, discard, CauseOtherIdentity},
-	{"identity", "another resource", func(_ *Record, w *Want) { w.Resource = "daemonsets" }, discard, CauseOtherIdentity},
-	{"identity", "another namespace", func(_ *Record, w *Want) { w.Namespace = "" }, discard, CauseOtherIdentity},
-	{"identity", "another label selector", func(_ *Record, w *Want) { w.LabelSelector = "a=c" }, discard, CauseOtherIdentity},
-	{"identity", "another field selector", func(_ *Record, w *Want) { w.FieldSelector = "c=e" }, discard, CauseOtherIdentity},
-	{"identity", "another name", func(_ *Record, w *Want) { w.Name = "m" }, discard, CauseOtherIdentity},
-	{"identity", "another form", func(_ *Record, w *Want) { w.Form = FormUnstructured }, discard, CauseOtherIdentity},
-	{"identity", "the identity is missing", func(r *Record, _ *Want) { r.Identity = Identity{} }, discard, CauseOtherIdentity},
+	{"cluster", "it is another cluster", func(_ *Record, w *Want) { w.ClusterID = "c-2" }, foreign, CauseOtherCluster},
+	{"identity", "another group", func(_ *Record, w *Want) { w.Group = "extensions" }, foreign, CauseOtherIdentity},
+	{"identity", "another version", func(_ *Record, w *Want) { w.Version = "v2" }, foreign, CauseOtherIdentity},
+	{"identity", "another resource", func(_ *Record, w *Want) { w.Resource = "daemonsets" }, foreign, CauseOtherIdentity},
+	{"identity", "another namespace", func(_ *Record, w *Want) { w.Namespace = "" }, foreign, CauseOtherIdentity},
+	{"identity", "another label selector", func(_ *Record, w *Want) { w.LabelSelector = "a=c" }, foreign, CauseOtherIdentity},
+	{"identity", "another field selector", func(_ *Record, w *Want) { w.FieldSelector = "c=e" }, foreign, CauseOtherIdentity},
+	{"identity", "another name", func(_ *Record, w *Want) { w.Name = "m" }, foreign, CauseOtherIdentity},
+	{"identity", "another form", func(_ *Record, w *Want) { w.Form = FormUnstructured }, foreign, CauseOtherIdentity},
+	{"identity", "the identity is missing", func(r *Record, _ *Want) { r.Identity = Identity{} }, foreign, CauseOtherIdentity},
 
 	{"rewrite", "not every record was written anew", func(r *Record, _ *Want) { r.Rewrite = true }, rewrite, CauseIncomplete},
-	{"rewound", "the objects are of another cluster", func(r *Record, _ *Want) { r.Rewound = true }, discard, CauseOtherCluster},
 	{"version", "the resourceVersion is missing (A3)", func(r *Record, _ *Want) { r.ResourceVersion = "" }, refresh, CauseNoVersion},
 	{"version", "the resourceVersion is the one that means any (A3)", func(r *Record, _ *Want) { r.ResourceVersion = "0" }, refresh, CauseNoVersion},
 	{"version", "the resourceVersion is not a number (A4)", func(r *Record, _ *Want) { r.ResourceVersion = "12a" }, refresh, CauseNoVersion},
@@ -153,7 +152,7 @@ func TestDecideOnNothingFound(t *testing.T) {
 		t.Errorf("cause %q", got.Cause)
 	}
 	// Neither an empty record nor an empty want is a match.
-	if got := Decide(Evidence{Record: &Record{}}, Want{}); got.Action == ActionResume || got.Serve {
+	if got := Decide(Evidence{Record: &Record{}}, Want{}); got.Cause == CauseResumed || got.Serve {
 		t.Errorf("two zero values: %+v", got)
 	}
 }
@@ -170,12 +169,10 @@ func TestDecideOnTheStateOfTheFile(t *testing.T) {
 		cause    Cause
 	}{
 		{"a checkpoint that cannot be read, beside objects", Evidence{Stored: true}, replace, CauseDamaged},
-		{"a checkpoint that could not be read", Evidence{Record: &found, Stored: true, Unread: true}, Decision{Action: ActionRelist, Serve: true, Rewrite: true, RebuildIndices: true, StartOverAll: true}, CauseDamaged},
 		{"objects are missing", Evidence{Record: &found, Stored: true, Incomplete: true}, redo, CauseDamaged},
 		{"index entries may be wrong", Evidence{Record: &found, Stored: true, IndexErr: failed}, reindex, CauseResumed},
-		{"the indices could not be rebuilt", Evidence{Record: &found, Stored: true, RebuildErr: failed}, redo, CauseDamaged},
-		{"index entries may be wrong, and objects missing", Evidence{Record: &found, Stored: true, Incomplete: true, IndexErr: failed}, Decision{Action: ActionRelist, Rewrite: true, RebuildIndices: true}, CauseDamaged},
-		{"both, of objects that are not served anyway", Evidence{Record: &otherTransform, Stored: true, Incomplete: true, RebuildErr: failed}, replace, CauseTransformVersion},
+		{"index entries may be wrong, and objects missing", Evidence{Record: &found, Stored: true, Incomplete: true, IndexErr: failed}, Decision{Rewrite: true, RebuildIndices: true}, CauseDamaged},
+		{"objects are missing that are not served anyway", Evidence{Record: &otherTransform, Stored: true, Incomplete: true}, replace, CauseTransformVersion},
 	} {
 		t.Run(row.name, func(t *testing.T) {
 			got := Decide(row.evidence, want)
@@ -190,7 +187,6 @@ func TestDecideOnTheStateOfTheFile(t *testing.T) {
 // TestDecideOnSeveralDifferences checks that each difference has its way,
 // whatever others there are, and with them A3.
 func TestDecideOnSeveralDifferences(t *testing.T) {
-	rank := map[Action]int{ActionResume: 0, ActionRelist: 1, ActionDiscard: 2}
 	rng := rand.New(rand.NewSource(*seed))
 	for range 20_000 {
 		found, want, expected := complete(), wanted(), resume
@@ -202,9 +198,10 @@ func TestDecideOnSeveralDifferences(t *testing.T) {
 			}
 			names[row.topic] = row.name
 			row.change(&found, &want)
-			if rank[row.want.Action] > rank[expected.Action] {
-				expected.Action = row.want.Action
+			if row.cause != CauseResumed {
+				expected.Cause = ""
 			}
+			expected.Newest = expected.Newest || row.want.Newest
 			expected.Serve = expected.Serve && row.want.Serve
 			expected.Rewrite = expected.Rewrite || row.want.Rewrite
 			expected.StartOverPending = expected.StartOverPending || row.want.StartOverPending
@@ -212,10 +209,10 @@ func TestDecideOnSeveralDifferences(t *testing.T) {
 		}
 		got := Decide(Evidence{Record: &found}, want)
 		checkDecision(t, expected, got)
-		if (got.Action == ActionResume) != (got.Cause == CauseResumed) || got.Cause == "" {
-			t.Errorf("%s because of %q", got.Action, got.Cause)
+		if (expected.Cause == CauseResumed) != (got.Cause == CauseResumed) || got.Cause == "" {
+			t.Errorf("the cause is %q", got.Cause)
 		}
-		if got.Action == ActionResume && !mayResume(found, want) {
+		if got.Cause == CauseResumed && !mayResume(found, want) {
 			t.Error("resumed")
 		}
 		if t.Failed() {

@@ -18,11 +18,11 @@ var ErrBadRecord = errors.New("checkpoint: malformed record")
 type State string
 
 const (
-	// StateSyncing means that the first list is incomplete, so that objects are missing, or that nobody knows which
-	// objects were listed.
+	// StateSyncing means that the objects must not be served: the first list is incomplete, so that some are missing, or
+	// they are not what the program expects, for example of another cluster.
 	StateSyncing State = "syncing"
 	// StateRefreshing means that a later relist is incomplete. No object is missing,
-	// but some are older than others.
+	// but some are older than others. It also means that an object was refused.
 	StateRefreshing State = "refreshing"
 	// StateComplete means that the objects are those at the resourceVersion.
 	StateComplete State = "complete"
@@ -109,9 +109,11 @@ func (i Identity) Space() string {
 
 // A Record is the resume point of one informer. It must stay comparable with ==.
 type Record struct {
-	ResourceVersion string `json:"-"` // Stored beside the rest, because it changes with every event.
-	// HighestVersion is the resourceVersion of the list that is being applied: some objects have that version already.
-	// It is empty if no list is being applied.
+	// ResourceVersion is the version of the store, at which a watch can be resumed. It is empty if that is not possible.
+	// It is stored beside the rest, because it changes with every event.
+	ResourceVersion string `json:"-"`
+	// HighestVersion is the highest resourceVersion that an object may have, if the store itself is at none: a list that
+	// was not completed had it, or an earlier checkpoint.
 	HighestVersion string `json:"highestVersion,omitempty"`
 	State          State  `json:"state,omitempty"`
 	// LastFullList is when the contents of all objects were last compared with the
@@ -128,10 +130,8 @@ type Record struct {
 	SchemaVersion    string    `json:"schemaVersion,omitempty"`    // See the function [SchemaVersion].
 	TransformVersion string    `json:"transformVersion,omitempty"` // Empty without a transform.
 	IndexVersion     string    `json:"indexVersion,omitempty"`     // Empty without indexers, or while the index is rebuilt.
-	// Rewrite says that a relist which writes every record anew is running or due. Rewound says that the objects belong
-	// to another cluster. Both are stored because the relist may take several processes.
+	// Rewrite says that a relist which writes every record anew is running or due. It may take several processes.
 	Rewrite bool `json:"rewrite,omitempty"`
-	Rewound bool `json:"rewound,omitempty"`
 }
 
 // Encode returns the record as JSON, without its resourceVersion. A time beyond the year 9999 has no JSON: then Parse

@@ -124,7 +124,7 @@ func FuzzParse(f *testing.F) {
 		}
 		// Whatever it is, only what is complete and matches resumes.
 		want := wanted()
-		if got := Decide(Evidence{Record: &r}, want).Action; got == ActionResume && !mayResume(r, want) {
+		if got := Decide(Evidence{Record: &r}, want).Cause; got == CauseResumed && !mayResume(r, want) {
 			t.Fatalf("resumed at %+v", r)
 		}
 		got, err := Parse(r.Encode(), r.ResourceVersion)

@@ -3,7 +3,6 @@ package reflector
 import (
 	"k8s.io/client-go/tools/cache"
 
-	"github.com/warmwatch/warmwatch/checkpoint"
 	"github.com/warmwatch/warmwatch/indexer"
 	"github.com/warmwatch/warmwatch/queue"
 )
@@ -86,11 +85,8 @@ func (b *batch) write() error {
 	if k.filling {
 		ds = nil // No handler knows these objects.
 	} else {
-		k.trusted = false
-		k.record.State, k.record.HighestVersion = checkpoint.StateRefreshing, b.rv
-		if !k.complete {
-			k.record.State = checkpoint.StateSyncing
-		}
+		k.leaveVersionLocked(b.rv)
+		k.doubtLocked()
 	}
 	b.ds, b.bytes = nil, 0
 	return k.writeLocked(b.w, ds)

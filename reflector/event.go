@@ -67,11 +67,15 @@ func (k *Sink) apply(obj any, deleted bool) error {
 // the next event, as client-go does; the next process relists.
 func (k *Sink) notAppliedLocked(refused *refusedError) error {
 	k.informer.Refused(refused)
-	k.refused = true
+	k.doubtLocked()
+	return refused
+}
+
+// doubtLocked makes the next process list.
+func (k *Sink) doubtLocked() {
 	if k.record.State == checkpoint.StateComplete {
 		k.record.State = checkpoint.StateRefreshing
 	}
-	return refused
 }
 
 // checkType is called with the object that an event adds, changes or deletes, before the Reflector gets the event. The
@@ -173,7 +177,7 @@ func (k *Sink) setDelta(c *indexer.Change) queue.Delta {
 // writeAtLocked applies one batch, and moves the store to the resourceVersion rv.
 func (k *Sink) writeAtLocked(w *indexer.Writer, rv string, ds []queue.Delta, more ...func(*persist.Batch)) error {
 	w.SetResourceVersion(rv)
-	if k.trusted {
+	if k.record.ResourceVersion != "" {
 		k.vouchLocked(rv)
 	}
 	return k.writeLocked(w, ds, more...)
@@ -213,7 +217,7 @@ func (k *Sink) Bookmark(rv string) error {
 		return err
 	}
 	defer k.mu.Unlock()
-	if !k.trusted || k.record.State != k.written.State { // The states differ if an event before it was refused.
+	if k.record.ResourceVersion == "" || k.record.State != k.written.State { // The states differ if an event before it was refused.
 		w := k.indexer.Writer()
 		defer w.Close()
 		return k.writeAtLocked(w, rv, nil)

@@ -19,7 +19,7 @@ func (k *Sink) contradicts(v checkpoint.ObjectVersion) bool {
 	defer w.Close()
 	uid, rv, exists := w.Head(v.Key())
 	if !exists {
-		return k.transform == nil && !k.refused
+		return k.transform == nil && k.record.State == checkpoint.StateComplete
 	}
 	return isOther(uid, v.UID) || rv != "" && rv != v.ResourceVersion
 }
@@ -28,7 +28,7 @@ func (k *Sink) contradicts(v checkpoint.ObjectVersion) bool {
 func (k *Sink) counts(objects int64) bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	return k.refused || int64(k.indexer.Len()) == objects
+	return k.record.State != checkpoint.StateComplete || int64(k.indexer.Len()) == objects
 }
 
 // comparable reports whether an object of the store equals the server's if uid and resourceVersion are the same. That
@@ -36,7 +36,7 @@ func (k *Sink) counts(objects int64) bool {
 func (k *Sink) comparable(schema string) bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	whole := k.complete && k.trusted && !k.distrusted && !k.filling && !k.record.Rewrite
+	whole := k.record.ResourceVersion != "" && k.record.Identity == k.want.Identity && !k.record.Rewrite
 	return whole && schema != "" && schema == k.record.ServerSchema
 }
 
@@ -49,9 +49,6 @@ func (k *Sink) at() string { return k.indexer.LastStoreSyncResourceVersion() }
 func (k *Sink) resourceVersion() string {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	if !k.trusted {
-		return ""
-	}
 	return k.record.ResourceVersion
 }
 
@@ -60,9 +57,8 @@ func (k *Sink) resourceVersion() string {
 func (k *Sink) lastVersion() string {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	rv := checkpoint.Later(k.record.ResourceVersion, k.record.HighestVersion)
-	if !checkpoint.HasOrder(rv) {
+	if !checkpoint.HasOrder(k.record.HighestVersion) {
 		return ""
 	}
-	return rv
+	return k.record.HighestVersion
 }

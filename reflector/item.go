@@ -65,18 +65,14 @@ func (k *Sink) beginRelist(how Relisting) (*relist, error) {
 		return nil, err
 	}
 	defer k.mu.Unlock()
-	k.refused = false
 	before, empty := k.record, k.indexer.Len() == 0
 	first := empty && k.indexer.Seq() == 0
-	if k.record.State == "" && first {
+	if first {
 		k.record.IndexVersion = k.want.IndexVersion // All entries will be made by these indexers.
 	}
 	k.record.Rewrite = k.record.Rewrite || how.Rewrite
 	how.Rewrite = k.record.Rewrite
-	if k.filling = k.filling || (empty && k.indexer.Hidden() && !k.queue.HasKnown()); k.filling {
-		k.trusted = false
-		k.record.State = checkpoint.StateSyncing
-	}
+	k.filling = k.filling || empty && k.indexer.Hidden() && !k.queue.HasKnown()
 	k.informer.RelistBegun(how.Rewrite)
 	if k.record != before { // Then the relist is still due after a crash.
 		if err := k.storeLocked(); err != nil {
@@ -142,11 +138,12 @@ func (r *relist) encodeLocked(obj runtime.Object) (value *record.Object, key str
 		return nil, "", refused
 	}
 	r.leftOut++
-	r.refused, k.refused, key = refused, true, sent.Key()
+	r.refused, key = refused, sent.Key()
 	w := k.indexer.Writer()
 	defer w.Close()
 	// A uid of another cluster identifies nothing here.
-	if uid, _, exists := w.Head(key); !exists || isOther(uid, sent.UID) || k.record.Rewound {
+	otherCluster := k.want.ClusterID != "" && k.want.ClusterID != k.record.ClusterID
+	if uid, _, exists := w.Head(key); !exists || isOther(uid, sent.UID) || otherCluster {
 		return nil, "", nil
 	}
 	if old := k.ofStoredType(w.Sound(key)); old != nil {
@@ -296,21 +293,21 @@ func (r *relist) finish(rv string) (changed bool, err error) {
 // recordLocked makes the checkpoint say that the store equals the list.
 func (r *relist) recordLocked(rv string, whole bool) {
 	k := r.k
-	k.trusted, k.complete, k.filling = rv != "" && rv != "0", true, false
+	k.filling = false
 	k.record.State, k.record.HighestVersion = checkpoint.StateComplete, ""
+	if k.record.ResourceVersion = rv; rv == "0" {
+		k.record.ResourceVersion = "" // So nothing is resumed (A3).
+	}
 	if !r.byVersion {
 		k.record.LastFullList, k.record.ServerSchema = time.Now(), r.how.Schema
 	}
 	if r.refused != nil {
-		k.record.State = checkpoint.StateRefreshing
+		k.doubtLocked()
 	}
-	k.record.Rewrite, k.record.Rewound = !whole, false
+	k.record.Rewrite = !whole
 	k.record.SchemaVersion, k.record.TransformVersion = k.want.SchemaVersion, k.want.TransformVersion
 	k.record.IndexVersion = k.want.IndexVersion
-	k.record.ClusterID = cmp.Or(k.clusterID, k.record.ClusterID)
-	if !k.trusted {
-		k.record.ResourceVersion = "" // So nothing is resumed (A3).
-	}
+	k.record.ClusterID = cmp.Or(k.want.ClusterID, k.record.ClusterID)
 }
 
 // abort ends a relist that cannot be finished. The items are not applied, except

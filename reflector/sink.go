@@ -61,7 +61,20 @@ type Sink struct {
 	closed     chan struct{}
 
 	mu sync.Mutex // Held while an event is applied. A stopped Reflector may still be relisting.
-	// record is what the next batch stores; it may be ahead of the file.
+	// record is what the next batch stores; it may be ahead of the file. Load reads it. Then its fields change here:
+	//
+	//   - ResourceVersion, VouchedAt: with each event and bookmark. Empty from the first batch of a relist to its end;
+	//     after a list that has no resourceVersion to watch from, or an object newer than itself, until the next list. A
+	//     watch without a version begins with the present objects. It does not report earlier deletions.
+	//   - HighestVersion: when ResourceVersion becomes empty.
+	//   - State: Load makes it syncing if the objects are not served, SetCluster if they are of another cluster. The
+	//     first batch of a relist, and an object that is refused, make complete refreshing. The end of a relist makes it
+	//     complete, or refreshing if it left an object out.
+	//   - Rewrite: when a relist begins or ends, and by SetCluster.
+	//   - ClusterID: by SetCluster if there was none, and at the end of a relist.
+	//   - IndexVersion: around a rebuild, by SetIndexVersion, and by the first list.
+	//   - Identity: by Load, and by Distrust, which makes it empty.
+	//   - The rest: at the end of a relist.
 	record checkpoint.Record
 	// written is the checkpoint in its bucket. passLocked does not change it.
 	written checkpoint.Record
@@ -69,25 +82,11 @@ type Sink struct {
 	stores  bool // The queue stores the deltas of the changes that are staged.
 	// transform is nil until Load, and if there is none.
 	transform cache.TransformFunc
-	// trusted says that a watch can be resumed at the resourceVersions of events and bookmarks.
-	// It is false after a list that has no resourceVersion to watch from, or an object newer than
-	// itself, until the next list. A watch without a version begins with the present objects. It does not report
-	// earlier deletions.
-	trusted bool
 	// filling says that the first list into an empty store is not complete yet.
 	filling bool
-	// complete says that the store has been equal to a list once.
-	complete bool
 	// want has the versions that the checkpoint gets when a relist is finished. Until
-	// then record has the versions that the stored objects were made with.
+	// then record has the versions that the stored objects were made with. Its ClusterID is the server's.
 	want checkpoint.Want
-	// clusterID is the server's id. It is empty until the server has answered.
-	clusterID string
-	// refused says that since the last list began an object was left out or an event not applied. The store may
-	// then lack an object that the server has.
-	refused bool
-	// distrusted says that nobody knows what the objects are, see [Sink.Distrust].
-	distrusted bool
 }
 
 var (
@@ -108,15 +107,17 @@ func NewSink(o SinkOptions) *Sink {
 // Buckets returns the names of the buckets that a Sink has in its space.
 func Buckets() []string { return []string{checkpointBucket, stagedBucket} }
 
-// Load reads the checkpoint and decides how to start. Objects are transformed from now on.
-func (k *Sink) Load(want checkpoint.Want, transform cache.TransformFunc) checkpoint.Decision {
+// Load reads the checkpoint and decides how to start. Objects are transformed from now on. After an error it can be
+// called again.
+func (k *Sink) Load(want checkpoint.Want, transform cache.TransformFunc) (checkpoint.Decision, error) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	k.transform, k.want = transform, want
 	found, err := stored(k.db, k.bucket)
-	unread := err != nil && !errors.Is(err, persist.ErrCorrupt)
-	if err != nil { // Go on without a checkpoint.
+	if errors.Is(err, persist.ErrCorrupt) { // Go on without a checkpoint.
 		k.logger.Error(err, "Could not read the checkpoint")
+	} else if err != nil {
+		return checkpoint.Decision{}, err
 	}
 	if found != nil {
 		k.written = *found
@@ -125,27 +126,37 @@ func (k *Sink) Load(want checkpoint.Want, transform cache.TransformFunc) checkpo
 	}
 	k.record.Identity = want.Identity
 	evidence := checkpoint.Evidence{
-		Record: found, Stored: k.indexer.Seq() > 0, Unread: unread,
+		Record: found, Stored: k.indexer.Seq() > 0,
 		Incomplete: !k.indexer.Counted() || !k.indexer.Complete(), IndexErr: k.indexer.IndexErr(),
 	}
 	decision := checkpoint.Decide(evidence, want)
-	if decision.StartOverPending || decision.StartOverAll {
-		if err := k.queue.StartOver(func(_ string, waiting int) bool { return decision.StartOverAll || waiting > 0 }); err != nil {
+	if decision.StartOverPending {
+		if err := k.queue.StartOver(func(_ string, waiting int) bool { return waiting > 0 }); err != nil {
 			k.logger.Error(err, "Could not have handlers start over")
 		}
 	}
 	if decision.RebuildIndices && decision.Serve {
 		if err := k.rebuildLocked(); err != nil {
 			k.logger.Error(err, "Could not rebuild the indices, relisting")
-			evidence.RebuildErr = err
+			evidence.Incomplete = true
 			decision = checkpoint.Decide(evidence, want)
 		}
 	}
-	if k.trusted = decision.Action == checkpoint.ActionResume; k.trusted {
+	if decision.Cause == checkpoint.CauseResumed {
 		k.indexer.Pass(k.record.ResourceVersion)
+	} else {
+		k.leaveVersionLocked("")
 	}
-	k.complete = decision.Serve
-	return decision
+	if !decision.Serve {
+		k.record.State = checkpoint.StateSyncing
+	}
+	return decision, nil
+}
+
+// leaveVersionLocked notes that no watch can be resumed before a relist is done. Some objects may have the version seen.
+func (k *Sink) leaveVersionLocked(seen string) {
+	before := checkpoint.Later(k.record.ResourceVersion, k.record.HighestVersion)
+	k.record.ResourceVersion, k.record.HighestVersion = "", checkpoint.Later(before, seen)
 }
 
 // stored returns the checkpoint that is stored, nil if there is none.
@@ -186,8 +197,11 @@ func (k *Sink) rebuildLocked() error {
 	return k.storeLocked()
 }
 
-// storeLocked stores the checkpoint alone.
+// storeLocked stores the checkpoint alone. The first batch of the first list begins a new checkpoint.
 func (k *Sink) storeLocked() error {
+	if k.written.State == "" {
+		return nil
+	}
 	_, err := k.db.Update(k.putCheckpoint())
 	return err
 }
@@ -203,7 +217,7 @@ func (k *Sink) Checkpoint() checkpoint.Record {
 func (k *Sink) ClusterKnown() bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	return k.clusterID != ""
+	return k.want.ClusterID != ""
 }
 
 // SetCluster compares the cluster's id, which is not empty, with the checkpoint's. If the checkpoint has no id yet, this
@@ -213,20 +227,15 @@ func (k *Sink) SetCluster(id string) (checkpoint.Decision, error) {
 		return checkpoint.Decision{}, err
 	}
 	defer k.mu.Unlock()
-	want := k.want
-	want.ClusterID = id
-	decision := checkpoint.Decide(checkpoint.Evidence{Record: &k.record}, want)
-	k.clusterID = id
+	k.want.ClusterID = id
+	decision := checkpoint.Decide(checkpoint.Evidence{Record: &k.record}, k.want)
 	switch {
-	case decision.Action == checkpoint.ActionDiscard: // The relist stores the other one.
-		k.record.Rewrite, k.record.Rewound = true, true
+	case decision.Cause == checkpoint.CauseOtherCluster: // The relist stores the other one.
+		k.record.Rewrite, k.record.State = true, checkpoint.StateSyncing
 	case k.record.ClusterID == id:
 		return decision, nil
 	default:
 		k.record.ClusterID = id
-	}
-	if k.record.State == "" {
-		return decision, nil
 	}
 	return decision, k.storeLocked()
 }
@@ -241,7 +250,7 @@ func (k *Sink) SetIndexVersion(versionOf func() string) error {
 	}
 	valid := k.record.IndexVersion == k.want.IndexVersion
 	k.want.IndexVersion = versionOf()
-	if !valid || k.record.State == "" { // A relist will store the version.
+	if !valid { // A relist will store the version.
 		return nil
 	}
 	k.record.IndexVersion = k.want.IndexVersion
@@ -249,18 +258,16 @@ func (k *Sink) SetIndexVersion(versionOf func() string) error {
 }
 
 // Distrust makes the next process list, and serve no stored object before: nobody knows what the ListerWatcher asks
-// for. It reports whether that is news.
+// for, so the objects have no identity. It reports whether that is news.
 func (k *Sink) Distrust() (news bool) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	if k.distrusted || k.stopped {
+	if k.stopped || k.record.Identity != k.want.Identity {
 		return false
 	}
-	k.distrusted = true
-	if k.record.State != "" {
-		if err := k.storeLocked(); err != nil { // Close says so, too.
-			k.logger.Error(err, "Could not store that the objects are not to be served")
-		}
+	k.record.Identity = checkpoint.Identity{}
+	if err := k.storeLocked(); err != nil { // Close says so, too.
+		k.logger.Error(err, "Could not store that the objects are not to be served")
 	}
 	return true
 }
@@ -270,9 +277,6 @@ func (k *Sink) Distrust() (news bool) {
 // fails only after Close.
 func (k *Sink) putCheckpoint() func(*persist.Batch) {
 	r, rv := k.record, []byte(k.record.ResourceVersion)
-	if k.distrusted {
-		r.State = checkpoint.StateSyncing
-	}
 	var rest []byte
 	if k.written.ResourceVersion = r.ResourceVersion; r != k.written {
 		k.written, rest = r, r.Encode()

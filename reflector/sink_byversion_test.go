@@ -61,9 +61,9 @@ func TestVersionsProveContents(t *testing.T) {
 		if now := time.Now(); !k.Checkpoint().LastFullList.Equal(now) || i.full != 3 {
 			t.Errorf("%d full lists, the last one at %v, expected %v", i.full, k.Checkpoint().LastFullList, now)
 		}
-		k.distrusted = true
+		k.record.Identity = checkpoint.Identity{Name: "another"}
 		expect("nobody knows what the objects are", "s2", false)
-		k.distrusted = false
+		k.record.Identity = checkpoint.Identity{}
 		k.record.Rewrite = true
 		expect("records are to be written anew", "s2", false)
 	})

@@ -116,7 +116,9 @@ func newSinkOf(t *testing.T, objects *indexer.Objects, options ...persist.Option
 		DB: db, Space: "s", Indexer: ix, Log: log, Informer: silentInformer{}, Detector: cache.NewCacheMutationDetector("sink"), Logger: klog.Background(),
 		Example: &corev1.ConfigMap{}, NewObject: newObject, MaxPendingBytes: o.MaxPendingBytes,
 	})
-	k.Load(checkpoint.Want{}, nil)
+	if _, err := k.Load(checkpoint.Want{}, nil); err != nil {
+		t.Fatal(err)
+	}
 	return k
 }
 
