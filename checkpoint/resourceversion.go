@@ -1,24 +1,6 @@
 package checkpoint
 
-import (
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/apimachinery/pkg/util/resourceversion"
-)
-
-// An ObjectVersion identifies one state of one object on the server. It does not depend on the transform, nor on
-// whether the object is stored.
-type ObjectVersion struct {
-	Namespace       string    `json:"namespace,omitempty"`
-	Name            string    `json:"name,omitempty"`
-	UID             types.UID `json:"uid,omitempty"`
-	ResourceVersion string    `json:"resourceVersion,omitempty"`
-}
-
-// VersionOf returns the version of an object.
-func VersionOf(m metav1.Object) ObjectVersion {
-	return ObjectVersion{m.GetNamespace(), m.GetName(), m.GetUID(), m.GetResourceVersion()}
-}
+import "k8s.io/apimachinery/pkg/util/resourceversion"
 
 // CompareVersions compares two resourceVersions. ok is false if one of them is no number: then they have no order
 // (KEP-5504).
@@ -39,12 +21,4 @@ func Later(a, b string) string {
 		return b
 	}
 	return a
-}
-
-// Key returns namespace/name.
-func (v ObjectVersion) Key() string {
-	if v.Namespace == "" {
-		return v.Name
-	}
-	return v.Namespace + "/" + v.Name
 }

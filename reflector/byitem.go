@@ -37,7 +37,7 @@ func (r *Resumer) byItem(ctx context.Context, rv string, how Relisting) (string,
 			return err
 		}, func(i request.Item, encoded []byte) (bool, error) {
 			r.informer.Contact()
-			return relist.same(versionOfItem(i), encoded)
+			return relist.same(i, encoded)
 		})
 		r.paginated = r.paginated || paged && o.ResourceVersion == anyVersion
 		if err == nil {

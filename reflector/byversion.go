@@ -102,8 +102,8 @@ type versionRelist struct {
 	relist     *relist
 	at         string // The store's resourceVersion.
 	maxChanged int
-	known      *checkpoint.ObjectVersion // The first object that is the same in the store and the list.
-	changed    []checkpoint.ObjectVersion
+	known      *request.Item // The first object that is the same in the store and the list.
+	changed    []request.Item
 }
 
 // list reads the metadata of all objects. It returns the version of the list.
@@ -111,7 +111,7 @@ func (b *versionRelist) list(ctx context.Context, o metav1.ListOptions) (string,
 	listed, err := request.Metadata(ctx, func(ctx context.Context) error {
 		_, err := b.r.lw.ListWithContext(ctx, o)
 		return err
-	}, func(i request.Item) error { return b.see(versionOfItem(i)) })
+	}, func(i request.Item) error { return b.see(i) })
 	if err == nil && !checkpoint.HasOrder(listed) {
 		err = fmt.Errorf("the list has version %q", listed)
 	}
@@ -119,7 +119,7 @@ func (b *versionRelist) list(ctx context.Context, o metav1.ListOptions) (string,
 }
 
 // see is called for each object of the list.
-func (b *versionRelist) see(v checkpoint.ObjectVersion) error {
+func (b *versionRelist) see(v request.Item) error {
 	b.r.informer.Contact()
 	known, err := b.relist.known(v)
 	if known && b.known == nil {
@@ -131,7 +131,7 @@ func (b *versionRelist) see(v checkpoint.ObjectVersion) error {
 	// The store should have every object that is not newer than the store. Otherwise its history may be another one, or
 	// it lacks an object that it could not take.
 	if order, ok := checkpoint.CompareVersions(v.ResourceVersion, b.at); !ok || order <= 0 {
-		return fmt.Errorf("the store, at version %s, does not have %s at version %s", b.at, v.Key(), v.ResourceVersion)
+		return fmt.Errorf("the store, at version %s, does not have %s at version %s", b.at, keyOf(v), v.ResourceVersion)
 	}
 	if b.changed = append(b.changed, v); len(b.changed) > b.maxChanged {
 		return fmt.Errorf("more than %d objects have changed", b.maxChanged)
@@ -148,11 +148,11 @@ func (b *versionRelist) get(ctx context.Context, listed string) error {
 		return errors.New("the store has no object of the list")
 	}
 	one := metav1.ListOptions{ResourceVersion: listed, ResourceVersionMatch: metav1.ResourceVersionMatchNotOlderThan}
-	if _, err := b.getSome(ctx, one, []checkpoint.ObjectVersion{*b.known}); err != nil {
+	if _, err := b.getSome(ctx, one, []request.Item{*b.known}); err != nil {
 		return err
 	}
 	for _, match := range []metav1.ResourceVersionMatch{metav1.ResourceVersionMatchNotOlderThan, metav1.ResourceVersionMatchExact} {
-		var left []checkpoint.ObjectVersion
+		var left []request.Item
 		for some := range slices.Chunk(b.changed, objectsAtOnce) {
 			missing, err := b.getSome(ctx, metav1.ListOptions{ResourceVersion: listed, ResourceVersionMatch: match}, some)
 			if err != nil {
@@ -163,18 +163,18 @@ func (b *versionRelist) get(ctx context.Context, listed string) error {
 		b.changed = left
 	}
 	if len(b.changed) > 0 {
-		return fmt.Errorf("the server has listed %s at version %s, and does not return it", b.changed[0].Key(), b.changed[0].ResourceVersion)
+		return fmt.Errorf("the server has listed %s at version %s, and does not return it", keyOf(b.changed[0]), b.changed[0].ResourceVersion)
 	}
 	return nil
 }
 
 // getSome gets some objects, and returns those that the server did not return at these versions.
-func (b *versionRelist) getSome(ctx context.Context, o metav1.ListOptions, some []checkpoint.ObjectVersion) (missing []checkpoint.ObjectVersion, err error) {
-	items, wanted := make([]request.Item, 0, len(some)), make(map[checkpoint.ObjectVersion]bool, len(some))
+func (b *versionRelist) getSome(ctx context.Context, o metav1.ListOptions, some []request.Item) (missing []request.Item, err error) {
+	items, wanted := make([]request.Item, 0, len(some)), make(map[request.Item]bool, len(some))
 	asked := make(map[string]bool, len(some))
 	for _, v := range some {
 		items = append(items, request.Item{Namespace: v.Namespace, Name: v.Name})
-		wanted[v], asked[v.Key()] = true, true
+		wanted[v], asked[keyOf(v)] = true, true
 	}
 	var list runtime.Object
 	err = request.Objects(ctx, o, items, func(ctx context.Context) (err error) {
@@ -186,13 +186,9 @@ func (b *versionRelist) getSome(ctx context.Context, o metav1.ListOptions, some 
 	}
 	b.r.informer.Contact()
 	err = meta.EachListItemWithAlloc(list, func(obj runtime.Object) error {
-		m, err := meta.Accessor(obj)
-		if err != nil {
-			return err
-		}
-		v := checkpoint.VersionOf(m)
-		if !asked[v.Key()] {
-			return fmt.Errorf("%s was not asked for", v.Key())
+		v := itemOf(obj)
+		if !asked[keyOf(v)] {
+			return fmt.Errorf("%s was not asked for", keyOf(v))
 		}
 		if !wanted[v] {
 			return nil
@@ -200,5 +196,5 @@ func (b *versionRelist) getSome(ctx context.Context, o metav1.ListOptions, some 
 		delete(wanted, v) // Before a transform may change it.
 		return b.relist.item(obj)
 	})
-	return slices.DeleteFunc(slices.Clone(some), func(v checkpoint.ObjectVersion) bool { return !wanted[v] }), err
+	return slices.DeleteFunc(slices.Clone(some), func(v request.Item) bool { return !wanted[v] }), err
 }

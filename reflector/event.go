@@ -30,7 +30,7 @@ func (k *Sink) apply(obj any, deleted bool) error {
 		return err
 	}
 	defer k.mu.Unlock()
-	sent := versionOf(obj) // A transform may change it.
+	sent := itemOf(obj) // A transform may change it.
 	obj, key, refused := k.transformLocked(obj)
 	var value *record.Object
 	if !deleted && refused == nil {
@@ -47,7 +47,7 @@ func (k *Sink) apply(obj any, deleted bool) error {
 		k.detector.AddObject(obj)
 	default:
 		if refused != nil { // The store may have an older version, under its own name.
-			key = sent.Key()
+			key = keyOf(sent)
 		}
 		uid, _, exists := w.Head(key)
 		other := exists && isOther(uid, sent.UID)
@@ -65,7 +65,7 @@ func (k *Sink) apply(obj any, deleted bool) error {
 
 // notAppliedLocked notes that an event could not be applied. This process goes on with
 // the next event, as client-go does; the next process relists.
-func (k *Sink) notAppliedLocked(refused *refusedError) error {
+func (k *Sink) notAppliedLocked(refused error) error {
 	k.informer.Refused(refused)
 	k.doubtLocked()
 	return refused
@@ -125,28 +125,28 @@ func (k *Sink) lostDelta(c *indexer.Change) queue.Delta {
 }
 
 // transformLocked transforms an object, and returns its key.
-func (k *Sink) transformLocked(obj any) (transformed any, key string, refused *refusedError) {
+func (k *Sink) transformLocked(obj any) (transformed any, key string, refused error) {
 	var err error
 	if f := k.transform; f != nil {
-		sent := versionOf(obj)
+		sent := itemOf(obj)
 		if obj, err = f(obj); err == nil && reflect.TypeOf(obj) != k.storedType {
 			err = fmt.Errorf("the transform returned a %T, expected a %v; see InformerOptions.Transformed", obj, k.storedType)
 		}
 		if err != nil {
-			return nil, "", &refusedError{sent.Key(), err}
+			return nil, "", refusal(keyOf(sent), err)
 		}
 	}
 	if key, err = k.indexer.Key(obj); err != nil {
-		return nil, "", &refusedError{versionOf(obj).Key(), err}
+		return nil, "", refusal(keyOf(itemOf(obj)), err)
 	}
 	return obj, key, nil
 }
 
 // encode encodes an object that is to be stored.
-func encode(key string, obj any) (*record.Object, *refusedError) {
+func encode(key string, obj any) (*record.Object, error) {
 	value, err := indexer.Encode(key, obj)
 	if err != nil {
-		return nil, &refusedError{fmt.Sprintf("%.200s", key), err}
+		return nil, refusal(key, err)
 	}
 	return value, nil
 }
@@ -162,7 +162,7 @@ func (k *Sink) ofStoredType(old any) any {
 // setDelta returns the delta of a change that stored an object. An old object that cannot be read may be another one.
 func (k *Sink) setDelta(c *indexer.Change) queue.Delta {
 	d := queue.Delta{Seq: c.Seq, Type: cache.Added, Key: c.Key, New: c.New, NewRecord: c.Record(), SizeBytes: c.SizeBytes()}
-	before, now := versionOf(c.Old), versionOf(c.New)
+	before, now := itemOf(c.Old), itemOf(c.New)
 	d.Replaced = c.Existed && (c.Old == nil || isOther(before.UID, now.UID))
 	if d.Old = k.ofStoredType(c.Old); d.Old != nil {
 		d.Type, d.OldRecord = cache.Updated, c.OldRecord

@@ -2,6 +2,7 @@ package reflector
 
 import (
 	"github.com/warmwatch/warmwatch/checkpoint"
+	"github.com/warmwatch/warmwatch/internal/request"
 )
 
 // empty reports whether nothing was ever stored. Then no handler knows an object either.
@@ -12,12 +13,12 @@ func (k *Sink) empty() bool {
 // contradicts is called with a version of an object that is not newer than the store. It reports whether the store has
 // another version or none. It returns false where that is not certain: a transform may have stored the object under
 // another name, or without its version.
-func (k *Sink) contradicts(v checkpoint.ObjectVersion) bool {
+func (k *Sink) contradicts(v request.Item) bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	w := k.indexer.Writer()
 	defer w.Close()
-	uid, rv, exists := w.Head(v.Key())
+	uid, rv, exists := w.Head(keyOf(v))
 	if !exists {
 		return k.transform == nil && k.record.State == checkpoint.StateComplete
 	}

@@ -7,11 +7,11 @@ import (
 
 	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/warmwatch/warmwatch/checkpoint"
 	"github.com/warmwatch/warmwatch/indexer"
 	"github.com/warmwatch/warmwatch/internal/record"
+	"github.com/warmwatch/warmwatch/internal/request"
 	"github.com/warmwatch/warmwatch/persist"
 )
 
@@ -53,7 +53,7 @@ type relist struct {
 	silentBytes int
 	// leftOut is how many objects were left out, and refused why the last of them was.
 	leftOut int
-	refused *refusedError
+	refused error
 	// byVersion: known has found an object. Its content was not compared.
 	byVersion bool
 	done      bool
@@ -122,7 +122,7 @@ func (r *relist) item(obj runtime.Object) error {
 // version of it stays: that is better than a deletion that has not happened. The next process relists. An item without
 // metadata fails the list, as in client-go: it could be any object.
 func (r *relist) encodeLocked(obj runtime.Object) (value *record.Object, key string, err error) {
-	k, sent := r.k, versionOf(obj)
+	k, sent := r.k, itemOf(obj)
 	r.newest = checkpoint.Later(r.newest, sent.ResourceVersion)
 	refused := k.unexpected(obj)
 	if refused == nil {
@@ -138,7 +138,7 @@ func (r *relist) encodeLocked(obj runtime.Object) (value *record.Object, key str
 		return nil, "", refused
 	}
 	r.leftOut++
-	r.refused, key = refused, sent.Key()
+	r.refused, key = refused, keyOf(sent)
 	w := k.indexer.Writer()
 	defer w.Close()
 	// A uid of another cluster identifies nothing here.
@@ -154,18 +154,18 @@ func (r *relist) encodeLocked(obj runtime.Object) (value *record.Object, key str
 
 // known receives the version of an object that exists, and reports whether the store has
 // it. If not, the object must come as an item. Otherwise finish deletes it from the store.
-func (r *relist) known(v checkpoint.ObjectVersion) (bool, error) {
+func (r *relist) known(v request.Item) (bool, error) {
 	k := r.k
 	if err := k.lockOpen(); err != nil {
 		return false, err
 	}
 	defer k.mu.Unlock()
 	r.newest = checkpoint.Later(r.newest, v.ResourceVersion)
-	key := v.Key()
+	key := keyOf(v)
 	w := k.indexer.Writer()
 	defer w.Close()
 	uid, rv, exists := w.Head(key)
-	if !exists || uid == "" || rv == "" || uid != v.UID || rv != v.ResourceVersion {
+	if !exists || uid == "" || rv == "" || string(uid) != v.UID || rv != v.ResourceVersion {
 		return false, nil
 	}
 	r.seen[key], r.byVersion = struct{}{}, true
@@ -174,14 +174,14 @@ func (r *relist) known(v checkpoint.ObjectVersion) (bool, error) {
 
 // same receives an object that exists, in protobuf, and reports whether the store has the same. If not, the object is
 // received as an item later. same does not keep encoded. Another goroutine may call it before finish is called.
-func (r *relist) same(v checkpoint.ObjectVersion, encoded []byte) (bool, error) {
+func (r *relist) same(v request.Item, encoded []byte) (bool, error) {
 	k := r.k
 	if err := k.lockOpen(); err != nil {
 		return false, err
 	}
 	defer k.mu.Unlock()
 	r.newest = checkpoint.Later(r.newest, v.ResourceVersion)
-	key := v.Key()
+	key := keyOf(v)
 	_, repeated := r.seen[key]
 	// A transform may return something else for the same object.
 	if k.filling || r.how.Rewrite || k.transform != nil || repeated {
@@ -205,7 +205,7 @@ func (r *relist) holdsLocked(key string, value *record.Object) bool {
 
 // isOther reports whether two objects of one name have different uids. An object without
 // a uid, which a transform may have stripped, is not another one.
-func isOther(a, b types.UID) bool { return a != b && a != "" && b != "" }
+func isOther[A, B ~string](a A, b B) bool { return string(a) != string(b) && a != "" && b != "" }
 
 // writeSilentLocked writes the items that no delta is needed for: unchanged objects if the relist rewrites all records,
 // and the first list into an empty store.
@@ -269,12 +269,10 @@ func (r *relist) finish(rv string) (changed bool, err error) {
 			return false, err
 		}
 	}
-	var refused error
-	if r.leftOut > 0 { // One line for all: there may be many objects.
-		refused = r.refused
-		k.logger.Error(refused, "Left objects out of the cache", "objects", r.leftOut, "one", r.refused.key)
+	if r.refused != nil { // One line for all: there may be many objects.
+		k.logger.Error(r.refused, "Left objects out of the cache", "objects", r.leftOut)
 	}
-	whole := k.informer.RelistEnded(true, refused)
+	whole := k.informer.RelistEnded(true, r.refused)
 	r.done = true
 	if !whole && k.filling { // The file may have lost written items. Nobody has seen the store yet.
 		return changed, nil

@@ -7,7 +7,6 @@ import (
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/warmwatch/warmwatch/checkpoint"
 	"github.com/warmwatch/warmwatch/internal/request"
@@ -113,14 +112,10 @@ func (r *Resumer) contradiction(a *reply, rv string) *Relisting {
 	if a.First == nil {
 		return nil
 	}
-	v := versionOfItem(*a.First)
+	v := *a.First
 	if order, ok := checkpoint.CompareVersions(v.ResourceVersion, rv); !ok || order > 0 || !r.sink.contradicts(v) {
 		return nil
 	}
-	reason := fmt.Sprintf("the store does not have %s as the server does, at version %s", v.Key(), v.ResourceVersion)
+	reason := fmt.Sprintf("the store does not have %s as the server does, at version %s", keyOf(v), v.ResourceVersion)
 	return &Relisting{Cause: checkpoint.CauseContradiction, Reason: reason, Newest: true}
-}
-
-func versionOfItem(i request.Item) checkpoint.ObjectVersion {
-	return checkpoint.ObjectVersion{Namespace: i.Namespace, Name: i.Name, UID: types.UID(i.UID), ResourceVersion: i.ResourceVersion}
 }

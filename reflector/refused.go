@@ -6,36 +6,32 @@ import (
 
 	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/client-go/tools/cache"
 
-	"github.com/warmwatch/warmwatch/checkpoint"
+	"github.com/warmwatch/warmwatch/internal/request"
 )
 
-// A refusedError says why an object cannot be stored: the transform has failed on it, it has no key or too long a key,
+// refusal says why an object cannot be stored: the transform has failed on it, it has no key or too long a key,
 // it cannot be encoded, or it is of another type. The object is left out, as in client-go.
-type refusedError struct {
-	key string
-	err error
+func refusal(key string, err error) error {
+	return fmt.Errorf("warmwatch: object %.200s cannot be stored: %w", key, err)
 }
-
-func (e *refusedError) Error() string {
-	return fmt.Sprintf("warmwatch: object %s cannot be stored: %v", e.key, e.err)
-}
-
-func (e *refusedError) Unwrap() error { return e.err }
 
 // unexpected returns an error if an item of a list, or the object of an event, is not of the informer's type.
-func (k *Sink) unexpected(obj runtime.Object) *refusedError {
+func (k *Sink) unexpected(obj runtime.Object) error {
 	if got, want := reflect.TypeOf(obj), reflect.TypeOf(k.example); got != want {
-		return &refusedError{versionOf(obj).Key(), fmt.Errorf("its type is %v, expected %v", got, want)}
+		return refusal(keyOf(itemOf(obj)), fmt.Errorf("its type is %v, expected %v", got, want))
 	}
 	return nil
 }
 
-// versionOf returns the version of an object. A transform may change it.
-func versionOf(obj any) checkpoint.ObjectVersion {
-	m, err := meta.Accessor(obj)
-	if err != nil {
-		return checkpoint.ObjectVersion{}
+// itemOf returns the version of an object. A transform may change it. It is zero if the object has no metadata.
+func itemOf(obj any) (i request.Item) {
+	if m, err := meta.Accessor(obj); err == nil {
+		i = request.Item{Namespace: m.GetNamespace(), Name: m.GetName(), UID: string(m.GetUID()), ResourceVersion: m.GetResourceVersion()}
 	}
-	return checkpoint.VersionOf(m)
+	return i
 }
+
+// keyOf returns the key of an object that no transform has renamed.
+func keyOf(i request.Item) string { return cache.NewObjectName(i.Namespace, i.Name).String() }

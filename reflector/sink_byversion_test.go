@@ -5,9 +5,8 @@ import (
 	"testing/synctest"
 	"time"
 
-	"k8s.io/apimachinery/pkg/types"
-
 	"github.com/warmwatch/warmwatch/checkpoint"
+	"github.com/warmwatch/warmwatch/internal/request"
 )
 
 // TestVersionsProveContents after all contents were compared, while the schema is the
@@ -31,7 +30,7 @@ func TestVersionsProveContents(t *testing.T) {
 		}
 		byContent := func(r *relist) error { return r.item(newConfigMap("a", "1")) }
 		byVersion := func(r *relist) error {
-			_, err := r.known(checkpoint.VersionOf(newConfigMap("a", "1")))
+			_, err := r.known(itemOf(newConfigMap("a", "1")))
 			return err
 		}
 		expect := func(when, schema string, want bool) {
@@ -90,16 +89,16 @@ func TestKnownIsTheVeryVersionOfTheStore(t *testing.T) {
 	}
 	r := relistOf(t, k)
 	for _, c := range []struct {
-		v    checkpoint.ObjectVersion
+		v    request.Item
 		want bool
 	}{
-		{checkpoint.ObjectVersion{Name: "a", UID: "uid-a", ResourceVersion: "1"}, true},
-		{checkpoint.ObjectVersion{Name: "b", UID: "uid-b", ResourceVersion: "1"}, false},
-		{checkpoint.ObjectVersion{Name: "b", UID: "uid-a", ResourceVersion: "2"}, false},
-		{checkpoint.ObjectVersion{Name: "d", UID: "uid-d", ResourceVersion: "4"}, false},
-		{checkpoint.ObjectVersion{Name: "no-uid", ResourceVersion: "4"}, false},
-		{checkpoint.ObjectVersion{Namespace: "ns", Name: "c", UID: "uid-c", ResourceVersion: "3"}, false},
-		{checkpoint.ObjectVersion{Name: "a", UID: types.UID("")}, false},
+		{request.Item{Name: "a", UID: "uid-a", ResourceVersion: "1"}, true},
+		{request.Item{Name: "b", UID: "uid-b", ResourceVersion: "1"}, false},
+		{request.Item{Name: "b", UID: "uid-a", ResourceVersion: "2"}, false},
+		{request.Item{Name: "d", UID: "uid-d", ResourceVersion: "4"}, false},
+		{request.Item{Name: "no-uid", ResourceVersion: "4"}, false},
+		{request.Item{Namespace: "ns", Name: "c", UID: "uid-c", ResourceVersion: "3"}, false},
+		{request.Item{Name: "a", UID: ""}, false},
 	} {
 		if got, err := r.known(c.v); got != c.want || err != nil {
 			t.Errorf("%v: %v, %v", c.v, got, err)

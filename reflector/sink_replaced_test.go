@@ -32,7 +32,7 @@ func readDeltas(t *testing.T, c *queue.Consumer) (said []string) {
 		if obj == nil {
 			return "nil"
 		}
-		return string(versionOf(obj).UID) + "@" + versionOf(obj).ResourceVersion
+		return string(itemOf(obj).UID) + "@" + itemOf(obj).ResourceVersion
 	}
 	for i := range ds {
 		d := &ds[i]

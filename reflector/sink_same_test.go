@@ -5,8 +5,6 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/client-go/tools/cache"
-
-	"github.com/warmwatch/warmwatch/checkpoint"
 )
 
 // sameOf asks r for an object in protobuf.
@@ -16,7 +14,7 @@ func sameOf(t *testing.T, r *relist, cm *corev1.ConfigMap) bool {
 	if err != nil {
 		t.Fatal(err)
 	}
-	same, err := r.same(checkpoint.VersionOf(cm), encoded)
+	same, err := r.same(itemOf(cm), encoded)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -101,7 +99,7 @@ func TestWhatHasToBeDecodedIsNotSame(t *testing.T) {
 		k := newSink(t)
 		r := relistOf(t, k)
 		k.Stop()
-		if _, err := r.same(checkpoint.VersionOf(a), nil); err == nil {
+		if _, err := r.same(itemOf(a), nil); err == nil {
 			t.Error("no error")
 		}
 	})

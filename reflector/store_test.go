@@ -27,7 +27,7 @@ type recorder struct {
 }
 
 func (s recorder) note(call string, obj any) {
-	v := versionOf(obj)
+	v := itemOf(obj)
 	s.calls.note("%s %s@%s", call, v.Name, v.ResourceVersion)
 }
 

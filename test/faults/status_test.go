@@ -301,10 +301,10 @@ func TestAStartIsOneLineInTheLog(t *testing.T) {
 			want  []string
 		}{
 			{"of a new file", func() {}, []string{
-				`"action"="relist" "cause"="FirstStart" "reason"="" "from"="server" "objects"=2`,
+				`"cause"="FirstStart" "reason"="" "from"="server" "objects"=2`,
 			}},
 			{"that resumes", func() { bubble.Advance(time.Hour) }, []string{
-				`"action"="resume" "cause"="Resumed" "reason"="" "from"="disk" "objects"=2 "age"="1h2m0s"`,
+				`"cause"="Resumed" "reason"="" "from"="disk" "objects"=2 "age"="1h2m0s"`,
 			}},
 			{"whose history is gone", func() { f.Put(source.ConfigMap("c")); f.Compact() }, []string{
 				`"from"="disk" "objects"=2 "age"="1h4m0s"`,
