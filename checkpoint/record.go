@@ -110,10 +110,10 @@ func (i Identity) Space() string {
 // A Record is the resume point of one informer. It must stay comparable with ==.
 type Record struct {
 	// ResourceVersion is the version of the store, at which a watch can be resumed. It is empty if that is not possible.
-	// It is stored beside the rest, because it changes with every event.
+	// It is stored with the store's state, because it changes with every event.
 	ResourceVersion string `json:"-"`
-	// HighestVersion is the highest resourceVersion that an object may have, if the store itself is at none: a list that
-	// was not completed had it, or an earlier checkpoint.
+	// HighestVersion is the highest resourceVersion that an object may have, if no watch can be resumed at the store's: a
+	// list that was not completed had it, or an earlier checkpoint. It is NoVersion if nobody knows.
 	HighestVersion string `json:"highestVersion,omitempty"`
 	State          State  `json:"state,omitempty"`
 	// LastFullList is when the contents of all objects were last compared with the
@@ -134,6 +134,9 @@ type Record struct {
 	Rewrite bool `json:"rewrite,omitempty"`
 }
 
+// NoVersion as HighestVersion means that no watch can be resumed, and that any list will do.
+const NoVersion = "0"
+
 // Encode returns the record as JSON, without its resourceVersion. A time beyond the year 9999 has no JSON: then Parse
 // refuses the result.
 func (r Record) Encode() []byte {
@@ -144,13 +147,15 @@ func (r Record) Encode() []byte {
 	return b
 }
 
-// Parse decodes the result of Encode. It ignores unknown fields, and leaves missing ones zero, for [Decide] to judge.
+// Parse decodes the result of Encode. resourceVersion is the store's. Parse ignores unknown fields, and leaves missing ones zero, for [Decide] to judge.
 // An error wraps [ErrBadRecord].
 func Parse(b []byte, resourceVersion string) (Record, error) {
 	var r Record
 	if err := json.Unmarshal(b, &r); err != nil {
 		return Record{}, fmt.Errorf("%w: %w", ErrBadRecord, err)
 	}
-	r.ResourceVersion = resourceVersion
+	if r.HighestVersion == "" {
+		r.ResourceVersion = resourceVersion
+	}
 	return r, nil
 }

@@ -35,12 +35,12 @@ const schemaPatience = 5 * time.Second
 
 // askSchema returns Relisting.Schema. It does not ask if there are too few objects.
 func (r *Resumer) askSchema(ctx context.Context) string {
-	if r.schema == nil || r.neverResume || !r.sink.empty() && r.sink.indexer.Len() < minByVersion {
+	if r.opts.Schema == nil || r.opts.NeverResume || !r.sink.empty() && r.sink.indexer.Len() < minByVersion {
 		return ""
 	}
 	patient, cancel := context.WithTimeout(ctx, schemaPatience)
 	defer cancel()
-	schema, err := r.schema(patient)
+	schema, err := r.opts.Schema(patient)
 	if err != nil {
 		r.log.V(2).Info("The server does not send its schema", "err", err)
 		return ""

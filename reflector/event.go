@@ -229,9 +229,8 @@ func (k *Sink) Bookmark(rv string) error {
 // with the bookmarks of many informers writes as few pages as one with a single bookmark.
 var bookmarksBucket = persist.Bucket{Space: "bookmarks", Name: "last"}
 
-// A lastBookmark says that nothing has happened between After, the version of the checkpoint, and ResourceVersion.
+// A lastBookmark says that nothing has happened between the version of the store and a later ResourceVersion.
 type lastBookmark struct {
-	After           string    `json:"after"`
 	ResourceVersion string    `json:"resourceVersion"`
 	VouchedAt       time.Time `json:"vouchedAt"`
 }
@@ -239,7 +238,7 @@ type lastBookmark struct {
 // passLocked notes that nothing has changed up to the resourceVersion rv.
 func (k *Sink) passLocked(rv string) error {
 	k.vouchLocked(rv)
-	value := persist.JSON(lastBookmark{k.written.ResourceVersion, rv, k.record.VouchedAt})
+	value := persist.JSON(lastBookmark{rv, k.record.VouchedAt})
 	_, err := k.db.Update(func(b *persist.Batch) {
 		b.Put(bookmarksBucket, k.space, value)
 		b.Idle() // If a crash loses the bookmark, the next process resumes a little earlier.
@@ -250,11 +249,11 @@ func (k *Sink) passLocked(rv string) error {
 	return err
 }
 
-// atLastBookmark returns r at its last bookmark, if that bookmark follows r.
-func (k *Sink) atLastBookmark(r checkpoint.Record) checkpoint.Record {
+// passLastBookmark moves r to its last bookmark, if that is later.
+func (k *Sink) passLastBookmark(r *checkpoint.Record) {
 	_, err := k.db.View(bookmarksBucket, k.space, func(it *persist.Item) error {
 		last, err := persist.ReadJSON[lastBookmark](it)
-		if err == nil && last.After == r.ResourceVersion { // Otherwise the bookmark is older than the checkpoint.
+		if order, ok := checkpoint.CompareVersions(last.ResourceVersion, r.ResourceVersion); ok && order > 0 {
 			r.ResourceVersion, r.VouchedAt = last.ResourceVersion, last.VouchedAt
 		}
 		return err
@@ -262,7 +261,6 @@ func (k *Sink) atLastBookmark(r checkpoint.Record) checkpoint.Record {
 	if err != nil {
 		k.logger.Error(err, "Could not read the last bookmark, going on from the checkpoint before it")
 	}
-	return r
 }
 
 func (k *Sink) forgetBookmark(b *persist.Batch) { b.Delete(bookmarksBucket, k.space) }

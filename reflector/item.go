@@ -155,26 +155,26 @@ func (r *relist) encodeLocked(obj runtime.Object) (value *record.Object, key str
 // known receives the version of an object that exists, and reports whether the store has
 // it. If not, the object must come as an item. Otherwise finish deletes it from the store.
 func (r *relist) known(v request.Item) (bool, error) {
-	k := r.k
-	if err := k.lockOpen(); err != nil {
-		return false, err
-	}
-	defer k.mu.Unlock()
-	r.newest = checkpoint.Later(r.newest, v.ResourceVersion)
-	key := keyOf(v)
-	w := k.indexer.Writer()
-	defer w.Close()
-	uid, rv, exists := w.Head(key)
-	if !exists || uid == "" || rv == "" || string(uid) != v.UID || rv != v.ResourceVersion {
-		return false, nil
-	}
-	r.seen[key], r.byVersion = struct{}{}, true
-	return true, nil
+	return r.see(v, func(w *indexer.Writer, key string) bool {
+		uid, rv, exists := w.Head(key)
+		known := exists && uid != "" && rv != "" && string(uid) == v.UID && rv == v.ResourceVersion
+		r.byVersion = r.byVersion || known
+		return known
+	})
 }
 
 // same receives an object that exists, in protobuf, and reports whether the store has the same. If not, the object is
 // received as an item later. same does not keep encoded. Another goroutine may call it before finish is called.
 func (r *relist) same(v request.Item, encoded []byte) (bool, error) {
+	return r.see(v, func(w *indexer.Writer, key string) bool {
+		_, repeated := r.seen[key]
+		// A transform may return something else for the same object.
+		return !r.k.filling && !r.how.Rewrite && r.k.transform == nil && !repeated && w.HoldsEncoded(key, encoded)
+	})
+}
+
+// see receives the version of an object that exists. has reports whether the store has the object.
+func (r *relist) see(v request.Item, has func(w *indexer.Writer, key string) bool) (bool, error) {
 	k := r.k
 	if err := k.lockOpen(); err != nil {
 		return false, err
@@ -182,14 +182,9 @@ func (r *relist) same(v request.Item, encoded []byte) (bool, error) {
 	defer k.mu.Unlock()
 	r.newest = checkpoint.Later(r.newest, v.ResourceVersion)
 	key := keyOf(v)
-	_, repeated := r.seen[key]
-	// A transform may return something else for the same object.
-	if k.filling || r.how.Rewrite || k.transform != nil || repeated {
-		return false, nil
-	}
 	w := k.indexer.Writer()
 	defer w.Close()
-	if !w.HoldsEncoded(key, encoded) {
+	if !has(w, key) {
 		return false, nil
 	}
 	r.seen[key] = struct{}{}
@@ -293,8 +288,8 @@ func (r *relist) recordLocked(rv string, whole bool) {
 	k := r.k
 	k.filling = false
 	k.record.State, k.record.HighestVersion = checkpoint.StateComplete, ""
-	if k.record.ResourceVersion = rv; rv == "0" {
-		k.record.ResourceVersion = "" // So nothing is resumed (A3).
+	if k.record.ResourceVersion = rv; rv == "" || rv == anyVersion { // Then nothing is resumed (A3).
+		k.record.ResourceVersion, k.record.HighestVersion = "", checkpoint.NoVersion
 	}
 	if !r.byVersion {
 		k.record.LastFullList, k.record.ServerSchema = time.Now(), r.how.Schema

@@ -91,8 +91,8 @@ func (r *Resumer) ask(ctx context.Context) (*reply, error) {
 
 // answer asks. If the client's transport is wrapped, it takes no token of the client's rate limiter.
 func (r *Resumer) answer(ctx context.Context) (request.Answer, error) {
-	if r.directly != nil {
-		a, err := r.directly(ctx)
+	if r.opts.Ask != nil {
+		a, err := r.opts.Ask(ctx)
 		if !errors.Is(err, request.ErrNotSeen) && !errors.Is(err, request.ErrUnsupported) {
 			return a, err
 		}

@@ -84,7 +84,7 @@ func (r *Resumer) spreadOut(ctx context.Context, how *Relisting) error {
 	wasOpen := r.current != nil
 	r.mu.Unlock()
 	objects := r.sink.indexer.Len()
-	longest := min(r.spread, time.Duration(objects)*spreadObject)
+	longest := min(r.opts.Spread, time.Duration(objects)*spreadObject)
 	if !how.Expired || how.Rewrite || !wasOpen || objects < spreadLeast || longest <= 0 {
 		return nil
 	}

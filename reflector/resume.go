@@ -39,19 +39,18 @@ func (r *Resumer) demanded() *Relisting {
 	return r.next
 }
 
-// handOver keeps w for the Reflector's next Watch.
-func (r *Resumer) handOver(w *watcher) error {
+// handOver keeps w for the Reflector's next Watch. After Stop, when ctx has ended, there is none.
+func (r *Resumer) handOver(ctx context.Context, w *watcher) error {
 	r.mu.Lock()
-	stopped := r.stopped
-	if !stopped {
+	err := ctx.Err()
+	if err == nil {
 		r.handover = w
 	}
 	r.mu.Unlock()
-	if stopped {
+	if err != nil {
 		w.end()
-		return context.Canceled
 	}
-	return nil
+	return err
 }
 
 const (
@@ -85,7 +84,7 @@ func (r *Resumer) resume(ctx context.Context, rv string) (*Relisting, error) {
 		return how, err
 	}
 	r.informer.Resuming(rv)
-	return nil, r.handOver(w)
+	return nil, r.handOver(ctx, w)
 }
 
 // openedLate: if a watch takes longer to open, the server that has opened it may not be the one that has answered or
@@ -168,7 +167,7 @@ func (r *Resumer) check(ctx context.Context, w *watcher) (*Relisting, error) {
 // cluster. It is nil if the cluster is the same or not known.
 func (r *Resumer) askCluster(ctx context.Context) <-chan *Relisting {
 	answer := make(chan *Relisting, 1)
-	go func() { answer <- r.cluster(ctx) }()
+	go func() { answer <- r.opts.Cluster(ctx) }()
 	return answer
 }
 

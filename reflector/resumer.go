@@ -103,16 +103,12 @@ type Options struct {
 //  3. The list is complete: the Sink applies the differences, and the store is at the version of the list.
 //  4. List returns an empty list of that version, and the Reflector calls Watch.
 type Resumer struct {
-	lw          cache.ListerWatcherWithContext
-	sink        *Sink
-	informer    Informer
-	cluster     func(context.Context) *Relisting
-	directly    func(context.Context) (request.Answer, error)
-	schema      func(context.Context) (string, error)
-	neverResume bool
-	spread      time.Duration
-	log         klog.Logger
-	streams     bool // A watch may begin with all objects.
+	opts     Options
+	lw       cache.ListerWatcherWithContext
+	sink     *Sink
+	informer Informer
+	log      klog.Logger
+	streams  bool // A watch may begin with all objects.
 
 	// listing serialises Lists: a Reflector that is stopped leaves its List
 	// running (client-go, reflector.go, list).
@@ -123,8 +119,7 @@ type Resumer struct {
 	cuts      int  // How many lists were cut since the last complete one.
 	watchers  sync.WaitGroup
 
-	mu      sync.Mutex
-	stopped bool
+	mu sync.Mutex
 	// next is how the next List relists; nil: it resumes.
 	next        *Relisting
 	questioning questioning
@@ -145,15 +140,11 @@ var (
 // NewResumer returns a Resumer.
 func NewResumer(o Options) *Resumer {
 	return &Resumer{
-		lw:          o.ListerWatcher,
-		sink:        o.Sink,
-		informer:    o.Sink.informer,
-		cluster:     o.Cluster,
-		directly:    o.Ask,
-		schema:      o.Schema,
-		neverResume: o.NeverResume,
-		spread:      o.Spread,
-		log:         o.Sink.logger,
+		opts:     o,
+		lw:       o.ListerWatcher,
+		sink:     o.Sink,
+		informer: o.Sink.informer,
+		log:      o.Sink.logger,
 		streams: o.Schema != nil && clientfeatures.FeatureGates().Enabled(clientfeatures.WatchListClient) &&
 			!watchlist.DoesClientNotSupportWatchListSemantics(o.ListerWatcher),
 	}
@@ -173,16 +164,11 @@ func (r *Resumer) Watch(o metav1.ListOptions) (watch.Interface, error) {
 	return r.WatchWithContext(context.Background(), o)
 }
 
-// Stop is called after the Reflector has ended. It ends a watch that was kept for the Reflector, and waits for the
+// Stop is called after the context of the Reflector has ended, and the Reflector with it. It ends a watch that was kept for the Reflector, and waits for the
 // others. It does not wait for a List whose ListerWatcher ignores its context. The Sink must refuse the items of such a
 // List.
 func (r *Resumer) Stop() {
-	r.mu.Lock()
-	r.stopped = true
-	left := r.handover
-	r.handover = nil
-	r.mu.Unlock()
-	if left != nil {
+	if left := r.takeHandover(); left != nil {
 		left.end()
 	}
 	r.watchers.Wait()
@@ -243,7 +229,7 @@ func (r *Resumer) update(ctx context.Context) (rv string, err error) {
 	case how != nil:
 	case rv == "":
 		how = &Relisting{Cause: checkpoint.CauseNoVersion}
-	case r.neverResume:
+	case r.opts.NeverResume:
 		how = &Relisting{Cause: checkpoint.CauseNeverResume}
 	default:
 		if how, err = r.resume(ctx, rv); how == nil {

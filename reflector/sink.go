@@ -19,8 +19,7 @@ import (
 // The checkpoint of an informer in its space.
 const (
 	checkpointBucket = "checkpoint"
-	checkpointKey    = "resume"  // The record.
-	versionKey       = "version" // Its resourceVersion.
+	checkpointKey    = "resume"
 )
 
 // SinkOptions configures [NewSink]. A field is required unless its comment says what zero means.
@@ -76,7 +75,7 @@ type Sink struct {
 	//   - Identity: by Load, and by Distrust, which makes it empty.
 	//   - The rest: at the end of a relist.
 	record checkpoint.Record
-	// written is the checkpoint in its bucket. passLocked does not change it.
+	// written is the checkpoint in its bucket, without the resourceVersion. passLocked does not change it.
 	written checkpoint.Record
 	stopped bool
 	stores  bool // The queue stores the deltas of the changes that are staged.
@@ -113,7 +112,7 @@ func (k *Sink) Load(want checkpoint.Want, transform cache.TransformFunc) (checkp
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	k.transform, k.want = transform, want
-	found, err := stored(k.db, k.bucket)
+	found, err := k.stored()
 	if errors.Is(err, persist.ErrCorrupt) { // Go on without a checkpoint.
 		k.logger.Error(err, "Could not read the checkpoint")
 	} else if err != nil {
@@ -121,7 +120,8 @@ func (k *Sink) Load(want checkpoint.Want, transform cache.TransformFunc) (checkp
 	}
 	if found != nil {
 		k.written = *found
-		*found = k.atLastBookmark(*found)
+		k.written.ResourceVersion = ""
+		k.passLastBookmark(found)
 		k.record = *found
 	}
 	k.record.Identity = want.Identity
@@ -160,22 +160,13 @@ func (k *Sink) leaveVersionLocked(seen string) {
 }
 
 // stored returns the checkpoint that is stored, nil if there is none.
-func stored(db *persist.DB, bucket persist.Bucket) (found *checkpoint.Record, err error) {
-	var rv string
-	_, err = db.View(bucket, versionKey, func(it *persist.Item) error {
-		payload, err := it.Payload()
-		rv = string(payload)
-		return err
-	})
-	if err != nil {
-		return nil, err
-	}
-	_, err = db.View(bucket, checkpointKey, func(it *persist.Item) error {
+func (k *Sink) stored() (found *checkpoint.Record, err error) {
+	_, err = k.db.View(k.bucket, checkpointKey, func(it *persist.Item) error {
 		payload, err := it.Payload()
 		if err != nil {
 			return err
 		}
-		r, err := checkpoint.Parse(payload, rv)
+		r, err := checkpoint.Parse(payload, k.indexer.LastStoreSyncResourceVersion())
 		if err == nil {
 			found = &r
 		}
@@ -272,21 +263,17 @@ func (k *Sink) Distrust() (news bool) {
 	return true
 }
 
-// putCheckpoint encodes the checkpoint, and returns a function that puts it into a batch. From one event to the next
-// only the resourceVersion changes, so it has a key of its own. The rest is put when it differs from written. A batch
-// fails only after Close.
+// putCheckpoint encodes the checkpoint, and returns a function that puts it into a batch if it differs from written. The
+// Indexer stores the resourceVersion. A batch fails only after Close.
 func (k *Sink) putCheckpoint() func(*persist.Batch) {
-	r, rv := k.record, []byte(k.record.ResourceVersion)
-	var rest []byte
-	if k.written.ResourceVersion = r.ResourceVersion; r != k.written {
-		k.written, rest = r, r.Encode()
+	r := k.record
+	r.ResourceVersion = ""
+	if r == k.written {
+		return func(*persist.Batch) {}
 	}
-	return func(b *persist.Batch) {
-		b.Put(k.bucket, versionKey, rv)
-		if rest != nil {
-			b.Put(k.bucket, checkpointKey, rest)
-		}
-	}
+	k.written = r
+	encoded := r.Encode()
+	return func(b *persist.Batch) { b.Put(k.bucket, checkpointKey, encoded) }
 }
 
 // Stop makes the Sink refuse everything that still comes: nothing is written any more.

@@ -197,7 +197,7 @@ func TestAListLogsOnceThatItLeavesObjectsOut(t *testing.T) {
 				p := launchRefusing(t, testsupport.Path(t), f, func(o *warmwatch.Options, _ *warmwatch.InformerOptions) { o.Logger = &logger }).Run()
 				bubble.Settle()
 				p.Stop()
-				if len(lines) != 1 || !strings.Contains(lines[0], `"objects"=1000`) || !strings.Contains(lines[0], `"ns/o`) {
+				if len(lines) != 1 || !strings.Contains(lines[0], `"objects"=1000`) || !strings.Contains(lines[0], "ns/o999") {
 					t.Errorf("%d lines, the last is %q", len(lines), lines[max(len(lines)-1, 0):])
 				}
 			})

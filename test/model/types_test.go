@@ -2,6 +2,7 @@ package model_test
 
 import (
 	"bytes"
+	"encoding/json"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/client-go/tools/cache"
@@ -91,10 +92,9 @@ var modelSpace = checkpoint.Identity{Version: "v1", Resource: "configmaps", Form
 
 // checkpointIn returns the checkpoint of the informer in a file, and a zero one if it cannot be read.
 func (m *model) checkpointIn(db *persist.DB) (r checkpoint.Record) {
-	bucket := persist.Bucket{Space: modelSpace, Name: "checkpoint"}
 	values := map[string][]byte{}
-	for _, key := range []string{"resume", "version"} {
-		_, err := db.View(bucket, key, func(it *persist.Item) error {
+	for bucket, key := range map[string]string{"checkpoint": "resume", "store": "state"} {
+		_, err := db.View(persist.Bucket{Space: modelSpace, Name: bucket}, key, func(it *persist.Item) error {
 			payload, err := it.Payload()
 			values[key] = bytes.Clone(payload)
 			return err
@@ -106,7 +106,9 @@ func (m *model) checkpointIn(db *persist.DB) (r checkpoint.Record) {
 	if values["resume"] == nil {
 		return r
 	}
-	r, err := checkpoint.Parse(values["resume"], string(values["version"]))
+	var store struct{ ResourceVersion string }
+	_ = json.Unmarshal(values["state"], &store) // It is empty if the file is damaged.
+	r, err := checkpoint.Parse(values["resume"], store.ResourceVersion)
 	if err != nil && !m.damaged {
 		m.t.Error(err)
 	}

@@ -19,7 +19,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apiequality "k8s.io/apimachinery/pkg/api/equality"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/util/resourceversion"
 
 	"github.com/warmwatch/warmwatch/checkpoint"
 	"github.com/warmwatch/warmwatch/internal/record"
@@ -227,15 +226,14 @@ func (f *File) store(_ string, payload []byte) error {
 	}
 	err := json.Unmarshal(payload, &s)
 	f.StoreVersion, f.Count = s.ResourceVersion, s.Count
+	if c := &f.Checkpoint; c.State != "" && c.HighestVersion == "" { // Checkpoint and store come in any order.
+		c.ResourceVersion = f.StoreVersion
+	}
 	return err
 }
 
-func (f *File) checkpoint(key string, payload []byte) (err error) {
-	rv := f.Checkpoint.ResourceVersion // The two come in any order.
-	if key == "version" {
-		rv, payload = string(payload), f.Checkpoint.Encode()
-	}
-	f.Checkpoint, err = checkpoint.Parse(payload, rv)
+func (f *File) checkpoint(_ string, payload []byte) (err error) {
+	f.Checkpoint, err = checkpoint.Parse(payload, f.StoreVersion)
 	return err
 }
 
@@ -244,9 +242,6 @@ func (f *File) checkpoint(key string, payload []byte) (err error) {
 func (f *File) Violations(s *apiserver.Server, w *World) []string {
 	bad := slices.Clone(f.Problems)
 	note := func(format string, args ...any) { bad = append(bad, fmt.Sprintf(format, args...)) }
-	if order, err := resourceversion.CompareResourceVersion(f.Checkpoint.ResourceVersion, f.StoreVersion); err == nil && order > 0 {
-		note("A2: the checkpoint is at %s, the store at %s", f.Checkpoint.ResourceVersion, f.StoreVersion)
-	}
 	if f.Count != len(f.Objects) {
 		note("A1: %d objects are stored, and counted %d", len(f.Objects), f.Count)
 	}
