@@ -6,6 +6,7 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"errors"
+	"fmt"
 	"io"
 	"os"
 	"reflect"
@@ -35,13 +36,7 @@ func writeType(w *bytes.Buffer, t reflect.Type, seen map[reflect.Type]bool) {
 		return
 	}
 	seen[t] = true
-	write := func(texts ...string) {
-		for _, text := range texts {
-			w.WriteString(text)
-			w.WriteByte('\n')
-		}
-	}
-	write(t.PkgPath(), t.String(), t.Kind().String())
+	fmt.Fprintf(w, "%q %q %q\n", t.PkgPath(), t, t.Kind())
 	switch t.Kind() {
 	case reflect.Map:
 		writeType(w, t.Key(), seen)
@@ -50,7 +45,7 @@ func writeType(w *bytes.Buffer, t reflect.Type, seen map[reflect.Type]bool) {
 		writeType(w, t.Elem(), seen)
 	case reflect.Struct:
 		for f := range t.Fields() {
-			write(f.Name, f.Type.String(), string(f.Tag))
+			fmt.Fprintf(w, "%q %q %q\n", f.Name, f.Type, f.Tag)
 			writeType(w, f.Type, seen)
 		}
 	}
@@ -61,11 +56,8 @@ func writeType(w *bytes.Buffer, t reflect.Type, seen map[reflect.Type]bool) {
 var BinaryVersion = sync.OnceValue(func() string {
 	// After an upgrade in place the path leads to the new file, which does not run. On Linux /proc/self/exe still leads
 	// to the running one.
-	paths := []string{"/proc/self/exe"}
-	if path, err := os.Executable(); err == nil {
-		paths = append(paths, path)
-	}
-	for _, path := range paths {
+	executable, _ := os.Executable()
+	for _, path := range []string{"/proc/self/exe", executable} {
 		if v, err := fileVersion(path); err == nil {
 			return v
 		}
