@@ -7,7 +7,6 @@ import (
 	"testing"
 	"time"
 
-
 	bolt "go.etcd.io/bbolt"
 
 	"github.com/warmwatch/warmwatch/checkpoint"
