@@ -36,7 +36,7 @@ func (ix *Indexer) RebuildIndices() error {
 	}
 	var err error
 	if next.tally, err = ix.tallyOf(objectsBucket, "", anyItem); err == nil {
-		err = ix.storeLocked(next, func(*persist.Batch) { ix.objects.setCount(ix.owner, next.Count) })
+		err = ix.storeLocked(next, func(*persist.Batch) { ix.objects.apply(ix.owner, nil, next.Count) })
 	}
 	if failed {
 		err = cmp.Or(err, built)

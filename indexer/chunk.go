@@ -50,7 +50,7 @@ func (ix *Indexer) Chunk(from string, durable bool) (Chunk, error) {
 	if err != nil {
 		return Chunk{}, err
 	}
-	c.Objects, ls, c.LeftOut = ix.decode(ls, noMark)
+	c.Objects, ls, c.LeftOut = ix.decode(ls, 0)
 	c.Keys, c.Seqs = make([]string, len(ls)), make([]uint64, len(ls))
 	for i, l := range ls {
 		c.Keys[i], c.Seqs[i] = l.key, l.seq

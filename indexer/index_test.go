@@ -464,7 +464,7 @@ func TestAChunkIsDecodedAsItWasRead(t *testing.T) {
 	for _, value := range []string{"b", "c", "d"} {
 		write(value)
 	}
-	got, _, _ := ix.decode(ls, noMark)
+	got, _, _ := ix.decode(ls, 0)
 	if diff := cmp.Diff(sorted(want), sorted(got)); diff != "" || len(want) != pods {
 		t.Errorf("%d objects; -as they were read +as they were decoded:\n%.2000s", len(want), diff)
 	}

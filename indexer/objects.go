@@ -1,7 +1,6 @@
 package indexer
 
 import (
-	"hash/maphash"
 	"maps"
 	"math"
 	"runtime/metrics"
@@ -13,10 +12,6 @@ import (
 // default.
 const DefaultMemoryBudget = 32 << 20
 
-// versionSlots is the number of slots that keys are hashed to, see Objects.written.
-// Two keys in one slot only cost cache misses; more slots cost memory.
-const versionSlots = 1024
-
 // Objects keeps recently used decoded objects, for any number of Indexers
 // together. It is safe for concurrent use.
 type Objects struct {
@@ -25,11 +20,6 @@ type Objects struct {
 	used   int64
 	// lru is the sentinel of a ring; lru.next was used last.
 	lru objectItem
-	// writes counts the writes. written has the number of the last write to each slot of keys: an object read from disk
-	// is not kept if it was overwritten meanwhile.
-	writes  uint64
-	written [versionSlots]uint64
-	seed    maphash.Seed
 
 	ballastUsers int // Calls of Ballast that have not ended.
 	ballast      []byte
@@ -44,6 +34,8 @@ type owner struct {
 	items map[string]*objectItem
 	// count is how many objects the Indexer has, in memory or not.
 	count int
+	// gone is the greatest number of a write that deleted an object, or whose object is not in memory any more.
+	gone uint64
 	// released says that the Indexer is not written to any more. No object is known to be the newest version then.
 	released bool
 }
@@ -72,7 +64,7 @@ func NewObjects(budget int64) *Objects {
 	if budget == 0 {
 		budget = DefaultMemoryBudget
 	}
-	o := &Objects{budget: budget, writes: 1, seed: maphash.MakeSeed()}
+	o := &Objects{budget: budget}
 	o.lru.next, o.lru.prev = &o.lru, &o.lru
 	return o
 }
@@ -120,10 +112,6 @@ func itemBytes(k objectKey, encoded int) int64 { return decodedBytes(encoded) + 
 
 func newOwner(count int) *owner { return &owner{items: map[string]*objectItem{}, count: count} }
 
-func (o *Objects) slot(k objectKey) int {
-	return int(maphash.String(o.seed, k.key) % versionSlots)
-}
-
 // newest is a number for get that is greater than every write's.
 const newest = math.MaxUint64
 
@@ -136,7 +124,8 @@ func (o *Objects) get(k objectKey, seq uint64) (it objectItem, ok bool) {
 	if found == nil || found.seq > seq {
 		return it, false
 	}
-	o.touchLocked(found)
+	unlink(found)
+	o.frontLocked(found)
 	return *found, true
 }
 
@@ -161,93 +150,51 @@ func (o *Objects) keys(own *owner) []string {
 	return slices.Collect(maps.Keys(own.items))
 }
 
-// beingWritten is the count of an owner while a batch is applied.
-const beingWritten = -1
-
-// setCount sets how many objects the owner has. The writer calls it with
-// beingWritten before set and remove, and with the new number after them.
-func (o *Objects) setCount(own *owner, count int) {
+// add keeps an object that was read from a snapshot that has the writes up to asOf. It keeps nothing if the key may have
+// been written since. If onlyIfRoom, it evicts none: a reader of all objects must not evict the objects that others use.
+func (o *Objects) add(k objectKey, object any, seq uint64, encodedBytes int, asOf uint64, onlyIfRoom bool) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	own.count = count
-}
-
-// A mark is the number of writes so far.
-type mark uint64
-
-// noMark makes add keep nothing.
-const noMark mark = 0
-
-// mark returns the mark for add. It is taken before objects are read from disk.
-func (o *Objects) mark() mark {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	return mark(o.writes)
-}
-
-// add keeps an object that was read from disk, unless its key may have been written since m. If onlyIfRoom, it evicts
-// none: a reader of all objects must not evict the objects that others use.
-func (o *Objects) add(k objectKey, object any, seq uint64, encodedBytes int, m mark, onlyIfRoom bool) {
-	slot := o.slot(k)
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	if m == noMark || o.written[slot] > uint64(m) {
-		return
-	}
-	if !onlyIfRoom || k.item() == nil && o.hasRoomLocked(k, encodedBytes, o.budget) {
-		o.setLocked(k, object, seq, encodedBytes)
-	}
-}
-
-// set keeps the new object of a key. The writer of the key calls it within the batch that makes the object visible in
-// the DB. An object of the first list is kept only while less than half of the budget is used.
-func (o *Objects) set(k objectKey, object any, seq uint64, encodedBytes int, isFirst bool) {
-	slot := o.slot(k)
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	o.noteWriteLocked(slot)
-	if isFirst && !o.hasRoomLocked(k, encodedBytes, o.budget/2) {
-		o.removeLocked(k.item())
+	it := k.item()
+	if k.owner.gone > asOf || it != nil && (it.seq > seq || onlyIfRoom) || onlyIfRoom && !o.hasRoomLocked(k, encodedBytes, o.budget) {
 		return
 	}
 	o.setLocked(k, object, seq, encodedBytes)
+}
+
+// apply keeps the new objects of changes, after which the owner has count objects. The writer calls it within the batch
+// that makes the changes visible in the DB. All of them are visible at once, so that [Objects.all] is of one moment. An
+// object of the first list is kept only while less than half of the budget is used.
+func (o *Objects) apply(own *owner, changes []Change, count int) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	own.count = count
+	for i := range changes {
+		c := &changes[i]
+		k := objectKey{own, c.Key}
+		if c.New == nil || c.isFirst && !o.hasRoomLocked(k, c.SizeBytes(), o.budget/2) {
+			o.removeLocked(k.item())
+			own.gone = c.Seq
+		} else {
+			o.setLocked(k, c.New, c.Seq, c.SizeBytes())
+		}
+	}
 }
 
 func (o *Objects) hasRoomLocked(k objectKey, encodedBytes int, budget int64) bool {
 	return o.budget < 0 || o.used+itemBytes(k, encodedBytes) <= budget
 }
 
-func (o *Objects) noteWriteLocked(slot int) {
-	o.writes++
-	o.written[slot] = o.writes
-}
-
-// remove forgets a key. The writer calls it within the batch that deletes the object.
-func (o *Objects) remove(k objectKey) {
-	slot := o.slot(k)
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	o.noteWriteLocked(slot)
-	o.removeLocked(k.item())
-}
-
 func (o *Objects) setLocked(k objectKey, object any, seq uint64, encodedBytes int) {
 	if k.owner.released {
 		return
 	}
-	it := k.item()
-	if it == nil {
-		it = &objectItem{key: k}
-		k.owner.items[k.key] = it
-	} else {
-		o.used -= it.bytes
-		it.next.prev, it.prev.next = it.prev, it.next
-	}
-	it.object, it.seq, it.encoded = object, seq, encodedBytes
-	it.bytes = itemBytes(k, encodedBytes)
+	o.removeLocked(k.item())
+	it := &objectItem{key: k, object: object, seq: seq, encoded: encodedBytes, bytes: itemBytes(k, encodedBytes)}
+	k.owner.items[k.key] = it
 	o.used += it.bytes
 	o.frontLocked(it)
-	for o.budget >= 0 && o.used > o.budget && o.lru.prev != &o.lru {
+	for o.budget >= 0 && o.used > o.budget {
 		o.removeLocked(o.lru.prev)
 	}
 }
@@ -256,18 +203,14 @@ func (o *Objects) removeLocked(it *objectItem) {
 	if it == nil {
 		return
 	}
+	own := it.key.owner
+	own.gone = max(own.gone, it.seq)
+	delete(own.items, it.key.key)
 	o.used -= it.bytes
-	it.next.prev, it.prev.next = it.prev, it.next
-	delete(it.key.owner.items, it.key.key)
+	unlink(it)
 }
 
-func (o *Objects) touchLocked(it *objectItem) {
-	if o.lru.next == it {
-		return
-	}
-	it.next.prev, it.prev.next = it.prev, it.next
-	o.frontLocked(it)
-}
+func unlink(it *objectItem) { it.next.prev, it.prev.next = it.prev, it.next }
 
 func (o *Objects) frontLocked(it *objectItem) {
 	it.prev, it.next = &o.lru, o.lru.next

@@ -62,29 +62,51 @@ func TestAListStaysInMemoryOnlyWhereThereIsRoom(t *testing.T) {
 	}
 }
 
+// set keeps an object, as a write does.
+func set(o *Objects, k objectKey, object any, seq uint64, encodedBytes int) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.setLocked(k, object, seq, encodedBytes)
+}
+
+// remove forgets an object, as its deletion does.
+func remove(o *Objects, k objectKey, seq uint64) {
+	o.apply(k.owner, []Change{{Key: k.key, Seq: seq}}, 0)
+}
+
 // TestWhatWasReadBeforeAWriteIsNotKept, because the writer's object is newer.
 func TestWhatWasReadBeforeAWriteIsNotKept(t *testing.T) {
 	o := NewObjects(-1)
 	k := objectKey{newOwner(0), "key"}
-	m := o.mark()
-	o.add(k, "read", 1, 1, m, true)
+	o.add(k, "read", 1, 1, 1, true)
 	if got, _ := o.get(k, 1); got.object != "read" {
 		t.Errorf("it is %v", got.object)
 	}
-	o.add(k, "read again", 1, 1, m, true)
+	o.add(k, "read again", 1, 1, 1, true)
 	if got, _ := o.get(k, 1); got.object != "read" {
 		t.Errorf("it was replaced by its equal: %v", got.object)
 	}
-	o.remove(k)
-	o.add(k, "read", 1, 1, m, true)
-	if got, ok := o.get(k, 1); ok {
+	set(o, k, "written", 2, 1)
+	o.add(k, "read", 1, 1, 1, false)
+	if got, _ := o.get(k, 2); got.object != "written" {
+		t.Errorf("it is %v", got.object)
+	}
+	remove(o, k, 3)
+	o.add(k, "read", 1, 1, 1, true)
+	o.add(k, "read", 2, 1, 2, false)
+	if got, ok := o.get(k, 3); ok {
 		t.Errorf("deleted, and there again: %v", got.object)
 	}
-	m = o.mark()
-	o.set(k, "written", 2, 1, false)
-	o.remove(k)
-	o.add(k, "read", 1, 1, m, true)
-	if got, ok := o.get(k, 2); ok {
+	set(o, k, "written", 4, 1)
+	o.mu.Lock()
+	o.removeLocked(k.item()) // There is no room for it.
+	o.mu.Unlock()
+	o.add(k, "read", 1, 1, 3, true)
+	if got, ok := o.get(k, 4); ok {
+		t.Errorf("it is %v", got.object)
+	}
+	o.add(k, "written", 4, 1, 4, true)
+	if got, _ := o.get(k, 4); got.object != "written" {
 		t.Errorf("it is %v", got.object)
 	}
 }
@@ -178,7 +200,7 @@ func TestTheBallastIsWithinTheBudget(t *testing.T) {
 // TestNoBallastWhereNothingIsDecoded, because all objects are in memory.
 func TestNoBallastWhereNothingIsDecoded(t *testing.T) {
 	o, own := NewObjects(0), newOwner(1)
-	o.set(objectKey{own, "a"}, newPod("a", "1"), 1, 100, false)
+	set(o, objectKey{own, "a"}, newPod("a", "1"), 1, 100)
 	o.Ballast(own)
 	if n := len(o.ballast); n != 0 {
 		t.Errorf("%d bytes", n)
@@ -188,13 +210,14 @@ func TestNoBallastWhereNothingIsDecoded(t *testing.T) {
 // TestAFirstListKeepsHalfOfTheBudget, and those that come first.
 func TestAFirstListKeepsHalfOfTheBudget(t *testing.T) {
 	const pods = 100
-	for budget, want := range map[int64]int{-1: pods, 4 * pods * itemBytes(objectKey{key: "ns/000"}, 100): pods, pods * itemBytes(objectKey{key: "ns/000"}, 100): pods / 2, 1: 0} {
+	value := encoded(t, "ns/000", newPod("000", "1"))
+	each := itemBytes(objectKey{key: "ns/000"}, value.SizeBytes())
+	for budget, want := range map[int64]int{-1: pods, 4 * pods * each: pods, pods * each: pods / 2, 1: 0} {
 		o, own := NewObjects(budget), newOwner(pods)
 		for i := range pods {
-			before := o.mark()
 			k := objectKey{own, fmt.Sprintf("ns/%03d", i)}
-			o.set(k, newPod(k.key, "1"), uint64(i+1), 100, true)
-			if o.add(k, newPod(k.key, "0"), 0, 100, before, false); k.item() != nil && k.item().seq == 0 {
+			o.apply(own, []Change{{Key: k.key, New: value.Object, Seq: uint64(i + 1), value: value, isFirst: true}}, pods)
+			if o.add(k, "read before", 0, 1, uint64(i), false); k.item() != nil && k.item().seq == 0 {
 				t.Fatal("an object that was read before the list is kept")
 			}
 		}

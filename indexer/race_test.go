@@ -172,7 +172,7 @@ func TestABatchIsInMemoryWhenItIsVisible(t *testing.T) {
 					t.Error(err)
 				}
 				s.Close()
-				objs, _, _ := ix.decode([]lazyObject{seen}, noMark)
+				objs, _, _ := ix.decode([]lazyObject{seen}, 0)
 				obj, exists, err := ix.GetByKey(key)
 				if err != nil || !exists {
 					t.Errorf("%s: exists %v, %v", key, exists, err)
@@ -311,23 +311,24 @@ func TestObjectsKeepsWithinItsBudget(t *testing.T) {
 		k := objectKey{owners[rnd.Intn(2)], strconv.Itoa(rnd.Intn(200))}
 		switch rnd.Intn(6) {
 		case 0, 1:
-			o.set(k, i, i, rnd.Intn(1000), false)
+			set(o, k, i, i, rnd.Intn(1000))
 			last[k] = i
 		case 2:
-			o.remove(k)
+			remove(o, k, i)
 			delete(last, k)
 		case 3: // Read from disk, with or without a write meanwhile.
 			seq, exists := last[k]
-			v := o.mark()
 			if rnd.Intn(2) == 0 {
-				o.set(k, i, i, 10, false)
+				set(o, k, i, i, 10)
 				last[k] = i
 			}
 			if exists {
-				o.add(k, seq, seq, rnd.Intn(1000), v, false)
+				o.add(k, seq, seq, rnd.Intn(1000), i-1, false)
 			}
 		case 4:
-			o.add(k, uint64(1<<60), 1<<60, 10, noMark, false) // Too late.
+			if gone := k.owner.gone; gone > 0 {
+				o.add(k, uint64(1<<60), 1<<60, 10, gone-1, false) // Too late.
+			}
 		default:
 			if got, ok := o.get(k, newest); ok && got.object != last[k] {
 				t.Fatalf("%v is %v, expected %d", k, got.object, last[k])

@@ -22,8 +22,7 @@ func (ix *Indexer) get(key string, base *record.Object, fromDB func(obj any, r r
 	if it, ok := ix.objects.get(k, newest); ok {
 		return it.object, it.encoded, true, nil
 	}
-	m := ix.objects.mark()
-	var seq uint64
+	asOf, seq := ix.Seq(), uint64(0)
 	exists, err = ix.db.View(ix.objectsName, key, func(it *persist.Item) error {
 		r, err := parse(it)
 		if err != nil {
@@ -39,7 +38,7 @@ func (ix *Indexer) get(key string, base *record.Object, fromDB func(obj any, r r
 		return nil, 0, exists, err
 	}
 	if base == nil {
-		ix.objects.add(k, obj, seq, size, m, false)
+		ix.objects.add(k, obj, seq, size, asOf, false)
 	}
 	return obj, size, true, nil
 }
@@ -127,14 +126,14 @@ func (ix *Indexer) fetch(it *persist.Item, asOf uint64) lazyObject {
 const minParallel = 32
 
 // decode decodes the objects, in parallel. It reports and leaves out objects that cannot be read, and returns one of
-// the errors. Objects stay in memory if there is room, unless m is noMark. m was taken before ls was fetched.
-func (ix *Indexer) decode(ls []lazyObject, m mark) (objects []any, good []lazyObject, err error) {
+// the errors. Objects stay in memory if there is room, unless asOf is 0. ls has the writes up to asOf.
+func (ix *Indexer) decode(ls []lazyObject, asOf uint64) (objects []any, good []lazyObject, err error) {
 	var wg sync.WaitGroup
 	workers := max(1, min(runtime.GOMAXPROCS(0), 8, len(ls)/minParallel))
 	for w := range workers - 1 {
-		wg.Go(func() { ix.decodeInOrder(ls[w*len(ls)/workers:(w+1)*len(ls)/workers], m) })
+		wg.Go(func() { ix.decodeInOrder(ls[w*len(ls)/workers:(w+1)*len(ls)/workers], asOf) })
 	}
-	ix.decodeInOrder(ls[(workers-1)*len(ls)/workers:], m)
+	ix.decodeInOrder(ls[(workers-1)*len(ls)/workers:], asOf)
 	wg.Wait()
 	objects, good = make([]any, 0, len(ls)), ls[:0]
 	for _, l := range ls {
@@ -148,9 +147,9 @@ func (ix *Indexer) decode(ls []lazyObject, m mark) (objects []any, good []lazyOb
 	return objects, good, err
 }
 
-// decodeInOrder decodes the objects, one after the other. With noMark, each is decoded beside its predecessor:
+// decodeInOrder decodes the objects, one after the other. If asOf is 0, each is decoded beside its predecessor:
 // neighbours, such as the Pods of one Deployment, have much in common. Objects that stay in memory share nothing.
-func (ix *Indexer) decodeInOrder(ls []lazyObject, m mark) {
+func (ix *Indexer) decodeInOrder(ls []lazyObject, asOf uint64) {
 	var before *record.Object
 	for i := range ls {
 		l := &ls[i]
@@ -160,10 +159,10 @@ func (ix *Indexer) decodeInOrder(ls []lazyObject, m mark) {
 		l.object, l.err = ix.decodeRecord(l.record, before)
 		switch {
 		case l.err != nil:
-		case m == noMark:
+		case asOf == 0:
 			before = record.BaseObject(l.object, l.record)
 		default:
-			ix.objects.add(objectKey{ix.owner, l.key}, l.object, l.seq, l.record.SizeBytes(), m, true)
+			ix.objects.add(objectKey{ix.owner, l.key}, l.object, l.seq, l.record.SizeBytes(), asOf, true)
 		}
 		l.record = record.Record{}
 	}
@@ -177,9 +176,9 @@ func (ix *Indexer) List() (list []any) {
 			list = all
 			return nil
 		}
-		asOf, m := ix.Seq(), ix.objects.mark() // The snapshot has all writes up to asOf, and perhaps more.
+		asOf := ix.Seq() // The snapshot has all writes up to asOf, and perhaps more.
 		err = ix.db.Read(ix.space, func(s *persist.Snapshot) (err error) {
-			list, err = ix.list(s, asOf, m)
+			list, err = ix.list(s, asOf)
 			return err
 		})
 		if err != nil {
@@ -191,7 +190,7 @@ func (ix *Indexer) List() (list []any) {
 }
 
 // list reads all objects. The error says that one is missing.
-func (ix *Indexer) list(s *persist.Snapshot, asOf uint64, m mark) (list []any, leftOut error) {
+func (ix *Indexer) list(s *persist.Snapshot, asOf uint64) (list []any, leftOut error) {
 	list = []any{}
 	found := tally{}
 	for from, done := "", false; !done; {
@@ -204,7 +203,7 @@ func (ix *Indexer) list(s *persist.Snapshot, asOf uint64, m mark) (list []any, l
 		for i := range ls {
 			found.add(ls[i].key)
 		}
-		objects, _, err := ix.decode(ls, m)
+		objects, _, err := ix.decode(ls, asOf)
 		list, leftOut = append(list, objects...), cmp.Or(leftOut, err)
 	}
 	return list, cmp.Or(leftOut, ix.checkCount(s, asOf, found))
@@ -297,7 +296,7 @@ func (ix *Indexer) byIndex(name string, values ...string) (objects []any, err er
 }
 
 func (ix *Indexer) readByIndex(name string, values ...string) ([]any, error) {
-	asOf, m := ix.Seq(), ix.objects.mark()
+	asOf := ix.Seq()
 	var ls []lazyObject
 	err := ix.readIndex(name, func(s *persist.Snapshot) error {
 		keys, err := ix.indexKeys(s, name, values...)
@@ -326,7 +325,7 @@ func (ix *Indexer) readByIndex(name string, values ...string) ([]any, error) {
 	if err != nil {
 		return nil, err
 	}
-	objects, _, err := ix.decode(ls, m)
+	objects, _, err := ix.decode(ls, asOf)
 	return objects, err
 }
 

@@ -33,7 +33,7 @@ type Change struct {
 	// object is counted as not stored before: if the number is too high, List does not take the objects in memory for
 	// all. newEntries: the store has none of puts.
 	unread, newEntries bool
-	isFirst            bool // See [Objects.set].
+	isFirst            bool // See [Objects.apply].
 }
 
 // Record returns the record of New.
@@ -295,19 +295,13 @@ func (w *Writer) Commit(more func(*persist.Batch)) (batch uint64, err error) {
 	batch, err = ix.update(func(b *persist.Batch) {
 		// The decoded objects change together with the content of snapshots, so that no
 		// reader goes back in time when it reads now in one way and now in the other.
-		if len(w.changes) > 0 {
-			ix.objects.setCount(ix.owner, beingWritten)
-			defer ix.objects.setCount(ix.owner, next.Count)
-		}
+		ix.objects.apply(ix.owner, w.changes, next.Count)
 		for i := range w.changes {
 			c := &w.changes[i]
-			k := objectKey{ix.owner, c.Key}
 			if c.New != nil {
 				put(b, !c.Existed, ix.objectsName, c.Key, c.value.Record())
-				ix.objects.set(k, c.New, c.Seq, c.value.SizeBytes(), c.isFirst)
 			} else {
 				b.Delete(ix.objectsName, c.Key)
-				ix.objects.remove(k)
 			}
 			for _, d := range c.dels {
 				b.Delete(ix.indexName, d.key)
