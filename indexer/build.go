@@ -23,19 +23,25 @@ var errLeftOut = errors.New("objects could not be read")
 func (ix *Indexer) RebuildIndices() error {
 	ix.writer.Lock()
 	defer ix.writer.Unlock()
-	built := ix.rebuildLocked(*ix.indexers.Load())
+	return ix.rebuildLocked(*ix.indexers.Load())
+}
+
+// rebuildLocked is RebuildIndices for the present indexers, and added ones.
+func (ix *Indexer) rebuildLocked(indexers cache.Indexers) error {
+	built := ix.makeEntriesLocked(indexers)
 	next := ix.state
 	_, failed := errors.AsType[*IndexFuncError](built)
 	switch {
 	case built == nil:
 		next.IndexErr, next.Dropped = "", false
-	case failed || errors.Is(built, errLeftOut): // The entries are as they were before.
+	case failed || errors.Is(built, errLeftOut): // The entries are as they were before. An added index has none.
 		next.doubt(built)
+		next.Dropped = next.Dropped || len(indexers) > len(*ix.indexers.Load())
 	default:
 		return built
 	}
 	var err error
-	if next.tally, err = ix.tallyOf(objectsBucket, "", anyItem); err == nil {
+	if next.tally, err = ix.tallyOf(objectsBucket, anyItem); err == nil {
 		err = ix.storeLocked(next, func(*persist.Batch) { ix.objects.apply(ix.owner, nil, next.Count) })
 	}
 	if failed {
@@ -44,12 +50,13 @@ func (ix *Indexer) RebuildIndices() error {
 	return err
 }
 
-func (ix *Indexer) rebuildLocked(indexers cache.Indexers) error {
+// makeEntriesLocked makes all entries anew, unless they are right.
+func (ix *Indexer) makeEntriesLocked(indexers cache.Indexers) error {
 	want, err := ix.wantedEntries(indexers)
 	if err != nil {
 		return err
 	}
-	have, err := ix.tallyOf(indexBucket, "", soundItem)
+	have, err := ix.tallyOf(indexBucket, soundItem)
 	if err != nil && !isDamage(err) {
 		return err
 	}
@@ -62,58 +69,6 @@ func (ix *Indexer) rebuildLocked(indexers cache.Indexers) error {
 	if err := ix.storeLocked(next, func(b *persist.Batch) { b.Drop(ix.indexName) }); err != nil {
 		return err
 	}
-	return ix.fillLocked(indexers)
-}
-
-// addLocked makes the entries of indices that nobody reads yet. The file may have old entries of such an index, from an
-// earlier program.
-func (ix *Indexer) addLocked(added cache.Indexers) error {
-	want, err := ix.wantedEntries(added)
-	if err != nil {
-		return err
-	}
-	have := tally{}
-	for name := range added {
-		found, err := ix.tallyOf(indexBucket, indexPrefix(name), soundItem)
-		if err != nil && !isDamage(err) {
-			return err
-		}
-		have.Count, have.Digest = have.Count+found.Count, have.Digest^found.Digest
-	}
-	if have == want {
-		return nil
-	}
-	for name := range added {
-		err := ix.scanKeys(indexBucket, indexPrefix(name), anyItem, func(keys []string) error {
-			next := ix.state
-			for _, key := range keys {
-				next.Index.remove(key)
-			}
-			return ix.storeLocked(next, func(b *persist.Batch) {
-				for _, key := range keys {
-					b.Delete(ix.indexName, key)
-				}
-			})
-		})
-		if err != nil {
-			return err
-		}
-	}
-	return ix.fillLocked(added)
-}
-
-func (ix *Indexer) wantedEntries(indexers cache.Indexers) (want tally, err error) {
-	err = ix.eachEntry(indexers, func(puts []indexPut) error {
-		for i := range puts {
-			want.add(puts[i].key)
-		}
-		return nil
-	})
-	return want, err
-}
-
-// fillLocked puts all entries of indices that have no entries.
-func (ix *Indexer) fillLocked(indexers cache.Indexers) error {
 	return ix.eachEntry(indexers, func(puts []indexPut) error {
 		next := ix.state
 		for i := range puts {
@@ -125,6 +80,16 @@ func (ix *Indexer) fillLocked(indexers cache.Indexers) error {
 			}
 		})
 	})
+}
+
+func (ix *Indexer) wantedEntries(indexers cache.Indexers) (want tally, err error) {
+	err = ix.eachEntry(indexers, func(puts []indexPut) error {
+		for i := range puts {
+			want.add(puts[i].key)
+		}
+		return nil
+	})
+	return want, err
 }
 
 // eachEntry calls fn with the entries that the objects should have, for some objects at a time.
@@ -169,9 +134,7 @@ func (ix *Indexer) storeLocked(next state, more func(*persist.Batch)) error {
 	stored := persist.JSON(next)
 	_, err := ix.update(func(b *persist.Batch) {
 		b.Put(ix.storeName, stateKey, stored)
-		if more != nil {
-			more(b)
-		}
+		more(b)
 	})
 	if err != nil {
 		return err

@@ -1,8 +1,6 @@
 package indexer
 
 import (
-	"strings"
-
 	"github.com/warmwatch/warmwatch/persist"
 )
 
@@ -94,19 +92,16 @@ func (ix *Indexer) InFile(key string) (found bool, err error) {
 // Keys calls fn with all keys, in order and in batches of bounded size, while no
 // transaction is open. A key that exists all the time is not missed.
 func (ix *Indexer) Keys(fn func([]string) error) error {
-	return ix.scanKeys(objectsBucket, "", anyItem, fn)
+	return ix.scanKeys(objectsBucket, anyItem, fn)
 }
 
-// scanKeys is Keys for the keys of a bucket that begin with prefix. check may fail for an item.
-func (ix *Indexer) scanKeys(bucket, prefix string, check func(*persist.Item) error, fn func([]string) error) error {
-	for from, done := prefix, false; !done; {
+// scanKeys is Keys for a bucket. check may fail for an item.
+func (ix *Indexer) scanKeys(bucket string, check func(*persist.Item) error, fn func([]string) error) error {
+	for from, done := "", false; !done; {
 		var keys []string
 		err := ix.db.Read(ix.space, func(s *persist.Snapshot) error {
 			keys, done = nil, true
 			return s.Scan(bucket, from, func(it *persist.Item) (bool, error) {
-				if !strings.HasPrefix(it.Key, prefix) {
-					return false, nil
-				}
 				if len(keys) == 16*ChunkObjects {
 					done = false
 					return false, nil

@@ -149,7 +149,7 @@ func (ix *Indexer) load() error {
 	if err != nil {
 		return err
 	}
-	if entries, err := ix.tallyOf(indexBucket, "", anyItem); err != nil && !isDamage(err) {
+	if entries, err := ix.tallyOf(indexBucket, anyItem); err != nil && !isDamage(err) {
 		return err
 	} else if err != nil || entries != s.Index {
 		s.doubt(fmt.Errorf("the index has %d entries, expected %d, or other ones", entries.Count, s.Index.Count))

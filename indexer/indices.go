@@ -9,7 +9,8 @@ import (
 	"k8s.io/client-go/tools/cache"
 )
 
-// AddIndexers implements [cache.Indexer]. It reads all objects, and writers wait meanwhile.
+// AddIndexers implements [cache.Indexer]. It reads all objects, and writers wait meanwhile. Reads by an index wait while
+// entries are made, see [Indexer.RebuildIndices].
 func (ix *Indexer) AddIndexers(added cache.Indexers) error {
 	ix.writer.Lock()
 	defer ix.writer.Unlock()
@@ -19,20 +20,12 @@ func (ix *Indexer) AddIndexers(added cache.Indexers) error {
 	}
 	all := maps.Clone(old)
 	maps.Copy(all, added)
-	if err := ix.addLocked(added); err != nil {
-		failed, isFailed := errors.AsType[*IndexFuncError](err)
-		switch {
-		case isFailed && !ix.Hidden(): // As in client-go, see indexValues.
+	if err := ix.rebuildLocked(all); err != nil {
+		if failed, isFailed := errors.AsType[*IndexFuncError](err); !isFailed {
+			return err
+		} else if !ix.Hidden() { // As in client-go, see indexValues.
 			panic(failed)
-		case !isFailed && !errors.Is(err, errLeftOut):
-			return err
-		}
-		next := ix.state // The object may not exist any more. A relist will show that.
-		next.doubt(err)
-		next.Dropped = true
-		if err := ix.storeLocked(next, nil); err != nil {
-			return err
-		}
+		} // Else the object may not exist any more. A relist will show that.
 	}
 	ix.indexers.Store(&all)
 	return nil

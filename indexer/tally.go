@@ -27,9 +27,9 @@ func hashOf(key string) uint64 {
 	return h
 }
 
-// tallyOf counts the keys of a bucket that begin with prefix. check may fail for an item.
-func (ix *Indexer) tallyOf(bucket, prefix string, check func(*persist.Item) error) (t tally, err error) {
-	err = ix.scanKeys(bucket, prefix, check, func(keys []string) error {
+// tallyOf counts the keys of a bucket. check may fail for an item.
+func (ix *Indexer) tallyOf(bucket string, check func(*persist.Item) error) (t tally, err error) {
+	err = ix.scanKeys(bucket, check, func(keys []string) error {
 		for _, key := range keys {
 			t.add(key)
 		}
