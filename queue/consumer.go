@@ -154,13 +154,6 @@ func (q *Log) acknowledgeLocked(p *position, ds []Delta) {
 	}
 }
 
-// cursor returns the number up to which all deltas are acknowledged.
-func (c *Consumer) cursor() uint64 {
-	c.q.mu.Lock()
-	defer c.q.mu.Unlock()
-	return c.p.Cursor
-}
-
 // Has reports whether the consumer has acknowledged the delta with a number, and has all that was before.
 func (c *Consumer) Has(number uint64) bool {
 	c.q.mu.Lock()

@@ -48,13 +48,12 @@ func (d *Delta) Object() any {
 	return d.New
 }
 
-// Deletion returns the deletion in a delta, and whether there is one. A replaced object is a deletion, too.
-func (d *Delta) Deletion() (Delta, bool) {
+// Deletion returns the deletion in a delta that is one, or has one: of the object that was replaced.
+func (d *Delta) Deletion() Delta {
 	if d.Replaced {
-		gone := Delta{Number: d.Number, Seq: d.Seq, Type: cache.Deleted, Key: d.Key, New: d.Old, FinalStateUnknown: true}
-		return gone, true
+		return Delta{Number: d.Number, Seq: d.Seq, Type: cache.Deleted, Key: d.Key, New: d.Old, FinalStateUnknown: true}
 	}
-	return *d, d.Type == cache.Deleted
+	return *d
 }
 
 func (d *Delta) deletes() bool { return d.Replaced || d.Type == cache.Deleted }

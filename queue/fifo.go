@@ -64,7 +64,8 @@ func NewDeltaFIFO(o DeltaFIFOOptions) (*DeltaFIFO, error) {
 
 // startOver skips the lost items: Replace queues them again.
 func (q *DeltaFIFO) startOver() error {
-	return errors.Join(q.consumer.BeginList(), q.consumer.EndList())
+	_, err := q.consumer.BeginList()
+	return errors.Join(err, q.consumer.EndList())
 }
 
 // Add implements [cache.Queue].
@@ -152,10 +153,10 @@ func (q *DeltaFIFO) Replace(list []any, _ string) error {
 func (q *DeltaFIFO) believed() (objects map[string]any, waits sets.Set[string], err error) {
 	objects, waits = map[string]any{}, sets.New[string]()
 	err = q.log.db.Read(q.log.deltas.Space, func(s *persist.Snapshot) error {
-		return s.Scan(deltasBucket, keyAfter(q.consumer.cursor()), func(it *persist.Item) (bool, error) {
+		return s.Scan(deltasBucket, "", func(it *persist.Item) (bool, error) {
 			number, _, _ := parseDeltaKey(it.Key)
 			d, err := q.log.readDelta(number, it)
-			if err != nil { // Pop reports it.
+			if err != nil || q.consumer.Has(number) { // Pop reports an error.
 				return true, nil
 			}
 			if waits.Insert(d.Key); d.Type == cache.Deleted {
@@ -237,7 +238,7 @@ func (q *DeltaFIFO) populate(last uint64) {
 }
 
 func (q *DeltaFIFO) checkSynced() {
-	if q.consumer.cursor() >= q.initial.Load() {
+	if q.consumer.Has(q.initial.Load()) {
 		q.syncOnce.Do(func() { close(q.synced) })
 	}
 }

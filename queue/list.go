@@ -39,21 +39,23 @@ func (c *Consumer) StartsOver() bool {
 //     the list has already delivered it.
 //
 // The cursor stays where it is until EndList, so that a crash repeats the list. For a durable consumer BeginList waits
-// until all that was applied is durable. The error is [ErrStopped].
-func (c *Consumer) BeginList() error {
+// until all that was applied is durable. begun is the number of the last delta before the list. The error is
+// [ErrStopped].
+func (c *Consumer) BeginList() (begun uint64, err error) {
 	q := c.q
 	q.mu.Lock()
 	// A delta that is appended and not published yet is in the store for everybody who reads after its batch.
-	c.p.list = list{begun: q.appended, isNew: c.p.isNew, before: c.p.list.ranges}
+	begun = q.appended
+	c.p.list = list{begun: begun, isNew: c.p.isNew, before: c.p.list.ranges}
 	if c.p.isNew {
-		c.p.isNew, c.p.Cursor = false, q.appended
+		c.p.isNew, c.p.Cursor = false, begun
 	}
-	c.p.from, c.p.again = q.appended, false
+	c.p.from, c.p.again = begun, false
 	q.mu.Unlock()
 	if c.durable {
-		return c.waitDurable()
+		err = c.waitDurable()
 	}
-	return nil
+	return begun, err
 }
 
 // Deletions returns the deletions behind after, up to upTo, some at a time. A new handler gets none. A deletion that
@@ -87,8 +89,7 @@ func (c *Consumer) Deletions(after, upTo uint64) (ds []Delta, err error) {
 			q.onCorrupt(err)
 			q.logger.Error(err, "Could not read a deletion, leaving it out", "number", number)
 		case found && !covers(c.p.list.before, &d): // Otherwise it was dropped meanwhile, or delivered with the list before.
-			gone, _ := d.Deletion()
-			ds, size = append(ds, gone), size+d.SizeBytes
+			ds, size = append(ds, d.Deletion()), size+d.SizeBytes
 		}
 	}
 	if len(ds) == 0 {
@@ -96,9 +97,6 @@ func (c *Consumer) Deletions(after, upTo uint64) (ds []Delta, err error) {
 	}
 	return ds, nil
 }
-
-// ListBegun returns the number of the last delta when the list began.
-func (c *Consumer) ListBegun() uint64 { return c.p.list.begun }
 
 // Listed notes that the next range of the list was delivered as of the write seq. The range ends before to, or has no
 // end if last.

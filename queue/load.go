@@ -141,7 +141,7 @@ func (q *Log) removeUnneeded(garbage []string) error {
 			q.mu.Lock()
 			defer q.mu.Unlock()
 			q.trimLocked(b)
-			all, _ := q.neededLocked()
+			_, all, _ := q.neededLocked()
 			more = s.first <= min(all, s.last)
 		})
 		if err != nil {

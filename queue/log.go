@@ -237,7 +237,7 @@ const maxTrim = 4096
 
 // trimLocked removes deltas that nobody needs any more, at most about maxTrim of them.
 func (q *Log) trimLocked(b *persist.Batch) {
-	all, deletions := q.neededLocked()
+	_, all, deletions := q.neededLocked()
 	s, left := &q.stored, maxTrim
 	for ; s.first <= min(all, s.last) && left > 0; s.first++ {
 		if !s.isDeletion(s.first) {
@@ -252,31 +252,29 @@ func (q *Log) trimLocked(b *persist.Batch) {
 	s.deletions = s.deletions[n:]
 }
 
-// trimsLocked reports whether trimLocked would remove something. There may be very many positions, so it looks only for
-// one that needs the first delta, and one that needs the first deletion.
+// trimsLocked reports whether trimLocked would remove something.
 func (q *Log) trimsLocked() bool {
 	s := &q.stored
-	all, deletions := s.first <= s.last, len(s.deletions) > 0
-	for p := range q.positions {
-		all = all && p.from >= s.first
-		deletions = deletions && p.from >= s.deletions[0] && (!p.wantsDeletions() || p.Cursor >= s.deletions[0])
-		if !all && !deletions {
-			return false
-		}
+	if s.first > s.last && len(s.deletions) == 0 { // There may be very many positions.
+		return false
 	}
-	return all || deletions
+	_, all, deletions := q.neededLocked()
+	return s.first <= min(all, s.last) || len(s.deletions) > 0 && s.deletions[0] <= deletions
 }
 
-// neededLocked returns the numbers up to which nobody needs any delta, and nobody needs a deletion.
-func (q *Log) neededLocked() (all, deletions uint64) {
-	all, deletions = q.head, q.head
+// neededLocked returns three numbers. read is how far every reader of the tail has read. Up to all nobody needs any
+// delta. Up to deletions nobody needs a deletion.
+func (q *Log) neededLocked() (read, all, deletions uint64) {
+	read, all, deletions = q.head, q.head, q.head
 	for p := range q.positions {
-		all = min(all, p.from)
-		if deletions = min(deletions, p.from); p.wantsDeletions() {
+		if all = min(all, p.from); p.from >= q.tail.base {
+			read = min(read, p.from)
+		}
+		if p.wantsDeletions() {
 			deletions = min(deletions, p.Cursor)
 		}
 	}
-	return all, deletions
+	return read, all, min(all, deletions)
 }
 
 // Publish hands copies of the deltas to the consumers, after the batch with this

@@ -134,7 +134,7 @@ func TestTheTailStaysWithinItsBoundWhateverAConsumerDoes(t *testing.T) {
 			publish(t, q, numbered(seq))
 			next(t, quick, 10)
 			q.mu.Lock()
-			size, counted, array := 0, q.tail.bytes, cap(q.tail.array)
+			size, counted, array := 0, q.tail.bytes, cap(q.tail.deltas)
 			for _, d := range q.tail.deltas {
 				size += d.SizeBytes
 			}
@@ -233,7 +233,7 @@ func TestADurableConsumerIsGivenOnlyWhatIsDurable(t *testing.T) {
 		}
 		var listing, done atomic.Bool
 		go func() {
-			if err := c.BeginList(); err != nil {
+			if _, err := c.BeginList(); err != nil {
 				t.Error(err)
 			}
 			listing.Store(true)

@@ -140,7 +140,7 @@ func listed(t testing.TB, c *Consumer) *Consumer {
 	if c.durable {
 		flush(t, c.q)
 	}
-	if err := c.BeginList(); err != nil {
+	if _, err := c.BeginList(); err != nil {
 		t.Fatal(err)
 	}
 	if err := c.EndList(); err != nil {

@@ -203,10 +203,10 @@ func (m *logModel) list(b *believer) bool {
 	if b.c.durable {
 		m.flush()
 	}
-	if err := b.c.BeginList(); err != nil {
+	begun, err := b.c.BeginList()
+	if err != nil {
 		t.Fatal(err)
 	}
-	begun := b.c.ListBegun()
 	m.deletions(b, 0, begun, func(*Delta) bool { return true })
 	bounds := []string{"", "ns/3", "ns/6", "\xff"}
 	for i, from := range bounds[:3] {

@@ -72,7 +72,7 @@ func TestAConsumerWhoseInitialListDidNotEndBeginsAnew(t *testing.T) {
 	}
 	publishUpTo(t, q, 1, 3)
 	flush(t, q)
-	if err := c.BeginList(); err != nil {
+	if _, err := c.BeginList(); err != nil {
 		t.Fatal(err)
 	}
 	publishUpTo(t, q, 4, 6)
@@ -225,7 +225,8 @@ func TestWhileNothingCanBeWrittenLittleWaitsInMemory(t *testing.T) {
 	flush(t, q)
 	publishUpTo(t, q, 1001, 1030)
 	wantSeqs(t, "the last deletions", []uint64{1020, 1023, 1026, 1029}, deletionsOf(t, c)[len(deletionsOf(t, c))-4:])
-	if err := errors.Join(c.BeginList(), c.EndList()); err != nil {
+	_, err := c.BeginList()
+	if err := errors.Join(err, c.EndList()); err != nil {
 		t.Fatal(err)
 	}
 	publishUpTo(t, q, 1031, 1090)
@@ -290,7 +291,7 @@ func TestTooMuchDuringAListMakesAnotherOne(t *testing.T) {
 		t.Fatal(err)
 	}
 	flush(t, q)
-	if err := c.BeginList(); err != nil {
+	if _, err := c.BeginList(); err != nil {
 		t.Fatal(err)
 	}
 	publishUpTo(t, q, 1, 12)
@@ -311,7 +312,7 @@ func TestTooMuchDuringAListMakesAnotherOne(t *testing.T) {
 func TestAListCoversWhatItHasSeen(t *testing.T) {
 	q := newLog(t, testdb.Open(t, testsupport.Path(t), testdb.Manual), Options{})
 	c := q.Plain()
-	if err := c.BeginList(); err != nil {
+	if _, err := c.BeginList(); err != nil {
 		t.Fatal(err)
 	}
 	c.Listed("g", false, 10)

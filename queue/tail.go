@@ -5,28 +5,14 @@ import "github.com/warmwatch/warmwatch/persist"
 // A tail has the recent deltas.
 type tail struct {
 	deltas []Delta // Oldest first. Their numbers begin behind base.
-	array  []Delta // Empty. It begins where the array behind deltas begins.
 	bytes  int
 	base   uint64
 	// leaving is the number up to which the next Publish drops deltas. Append has stored the needed ones.
 	leaving uint64
 }
 
-// idleDeltas is how many deltas of hardly used memory a tail keeps.
-const idleDeltas = 1024
-
-// push appends a delta. If the array behind the tail is full, but its first half is free, the tail is moved there first.
 func (t *tail) push(d Delta) {
-	if n := len(t.deltas); n == cap(t.deltas) && n <= cap(t.array)/2 {
-		moved := append(t.array, t.deltas...)
-		clear(t.deltas)
-		t.deltas = moved
-	}
-	grows := len(t.deltas) == cap(t.deltas)
 	t.deltas = append(t.deltas, d)
-	if grows {
-		t.array = t.deltas[:0]
-	}
 	t.bytes += d.SizeBytes
 }
 
@@ -38,10 +24,8 @@ func (t *tail) drop(number uint64) {
 		t.base = t.deltas[n].Number
 	}
 	clear(t.deltas[:n]) // The objects can be freed before the array.
-	t.deltas = t.deltas[n:]
-	if cap(t.array) > idleDeltas && len(t.deltas) < cap(t.array)/4 {
-		t.deltas = append(make([]Delta, 0, 2*len(t.deltas)+16), t.deltas...)
-		t.array = t.deltas[:0]
+	if t.deltas = t.deltas[n:]; len(t.deltas) == 0 {
+		t.deltas = nil // The array may be large.
 	}
 }
 
@@ -54,7 +38,7 @@ func (t *tail) after(number uint64) []Delta {
 // fit. It stores them if somebody has still to read them.
 func (q *Log) leaveLocked(b *persist.Batch) {
 	t, bytes := &q.tail, q.tail.bytes
-	read, needed := q.readLocked()
+	read, needed, _ := q.neededLocked()
 	for i := range t.deltas {
 		d := &t.deltas[i]
 		if d.Number > read && bytes <= q.tailMax {
@@ -68,17 +52,6 @@ func (q *Log) leaveLocked(b *persist.Batch) {
 	}
 }
 
-// readLocked returns two numbers. read is how far every reader of the tail has read. Up to needed nobody needs a delta.
-func (q *Log) readLocked() (read, needed uint64) {
-	read, needed = q.head, q.head
-	for p := range q.positions {
-		if needed = min(needed, p.from); p.from >= q.tail.base {
-			read = min(read, p.from)
-		}
-	}
-	return read, needed
-}
-
 // dropReadLocked drops deltas that nobody will read from the tail, up to the first one that must be stored before.
 // Outside of a batch it drops only deltas that nobody needs: a stored one may be in a batch that cannot be read yet.
 func (q *Log) dropReadLocked(inBatch bool) {
@@ -87,7 +60,7 @@ func (q *Log) dropReadLocked(inBatch bool) {
 			return
 		}
 	}
-	read, needed := q.readLocked()
+	read, needed, _ := q.neededLocked()
 	number := q.tail.base
 	for i := range q.tail.deltas {
 		if d := &q.tail.deltas[i]; d.Number > read || !d.stored && d.Number > needed {

@@ -48,7 +48,8 @@ func readDeltas(t *testing.T, c *queue.Consumer) (said []string) {
 func consumerOf(t *testing.T, k *Sink) *queue.Consumer {
 	t.Helper()
 	c := k.queue.Plain()
-	if err := errors.Join(c.BeginList(), c.EndList()); err != nil {
+	_, err := c.BeginList()
+	if err := errors.Join(err, c.EndList()); err != nil {
 		t.Fatal(err)
 	}
 	return c

@@ -17,10 +17,10 @@ func (l *listener) startOver() bool {
 		return false
 	}
 	l.initialList.Store(true)
-	if err := l.consumer.BeginList(); err != nil {
+	begun, err := l.consumer.BeginList()
+	if err != nil {
 		return l.failed(err)
 	}
-	begun := l.consumer.ListBegun()
 	if !l.deliverDeletions(0, begun, func(*queue.Delta) bool { return true }) {
 		return false
 	}
@@ -68,13 +68,7 @@ func (l *listener) deliverDeletions(after, upTo uint64, concerns func(*queue.Del
 		for i := range ds {
 			d := &ds[i]
 			after = d.Number
-			if l.stopped() {
-				return false
-			}
-			if !concerns(d) {
-				continue
-			}
-			if !l.call(d, func() { l.handler.OnDelete(d.Object()) }) {
+			if concerns(d) && !l.call(d, func() { l.handler.OnDelete(d.Object()) }) {
 				return false
 			}
 		}
@@ -89,9 +83,6 @@ func (l *listener) deliverObjects(c indexer.Chunk, t cache.DeltaType, f func(obj
 			continue
 		}
 		d.Key = c.Keys[i]
-		if l.stopped() {
-			return false
-		}
 		if !l.call(&d, func() { f(obj) }) {
 			return false
 		}

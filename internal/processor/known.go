@@ -56,9 +56,6 @@ func (l *listener) deliverUnknown(keys []cache.ObjectName) bool {
 		if exists {
 			continue
 		}
-		if l.stopped() {
-			return false
-		}
 		if !l.call(&d, func() { l.handler.OnDelete(d.Object()) }) {
 			return false
 		}

@@ -184,9 +184,6 @@ func (l *listener) deliverDeltas(ds []queue.Delta) bool {
 	defer l.acknowledge()
 	for i := range ds {
 		d := &ds[i]
-		if l.stopped() {
-			return false
-		}
 		called := !l.consumer.Covers(d) && l.concerns(d)
 		if called && !l.call(d, func() { l.deliver(d) }) {
 			return false
@@ -223,7 +220,7 @@ func (l *listener) concerns(d *queue.Delta) bool { return d.Type != cache.Sync |
 func (l *listener) deliver(d *queue.Delta) {
 	switch {
 	case d.Replaced && l.durable:
-		gone, _ := d.Deletion()
+		gone := d.Deletion()
 		l.handler.OnDelete(gone.Object())
 		l.handler.OnAdd(d.New, false)
 	case d.Type == cache.Deleted:
@@ -239,6 +236,9 @@ func (l *listener) deliver(d *queue.Delta) {
 // switched off, the notification is lost, and a pause follows. A durable handler is not called for an object on which
 // it has panicked too often. call returns false if the listener was stopped.
 func (l *listener) call(d *queue.Delta, f func()) bool {
+	if l.stopped() {
+		return false
+	}
 	if n := l.p.opts.MaxPanics; n >= 0 && l.consumer.Panics(d.Key) >= max(n, 1) {
 		l.skipped.Add(1)
 		l.logger().Error(nil, "A durable handler has panicked on this object in too many processes, skipping it", "handler", l.name, "key", d.Key, "type", d.Type, "panics", n)
