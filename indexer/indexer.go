@@ -341,10 +341,10 @@ func (ix *Indexer) Release() {
 // errReleased is returned by every write after Release.
 var errReleased = errors.New("the store is that of an informer that has ended")
 
-// update is DB.Update, until Release. The caller holds writer.
+// update is DB.UpdateWithRoom, until Release. The caller holds writer.
 func (ix *Indexer) update(fn func(*persist.Batch)) (batch uint64, err error) {
 	if ix.released {
 		return 0, errReleased
 	}
-	return ix.db.Update(fn)
+	return ix.db.UpdateWithRoom(fn)
 }

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+	"math"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -19,7 +20,7 @@ type Options struct {
 	// DurableDelay is the same for batches marked [Batch.Urgent]. Default 10ms.
 	DurableDelay time.Duration
 	// MaxPendingBytes bounds the changes that wait in memory for the committer. Past half of it a commit begins at
-	// once. Past all of it WaitForRoom blocks. While nothing can be written there is no bound: the changes have nowhere
+	// once. Past all of it UpdateWithRoom blocks. While nothing can be written there is no bound: the changes have nowhere
 	// else to go. Default 16 MiB.
 	MaxPendingBytes int64
 	// LockTimeout is how long Open waits for another process to release the
@@ -207,11 +208,14 @@ func (db *DB) failingLocked() bool { return db.problem.code == CodeNotWritten }
 
 // Update applies what fn puts into the batch: visible at once, durable with
 // the next commit, both as a whole (A1). It returns the number of the batch,
-// to be compared with [DB.Durable]. It does not wait for the disk, see [DB.WaitForRoom].
+// to be compared with [DB.Durable]. It does not wait for the disk, see [DB.UpdateWithRoom].
 // fn runs under the DB's lock, see [Batch]. The error is [ErrClosed] or nil.
-func (db *DB) Update(fn func(*Batch)) (uint64, error) {
+func (db *DB) Update(fn func(*Batch)) (uint64, error) { return db.update(math.MaxInt64, fn) }
+
+func (db *DB) update(bound int64, fn func(*Batch)) (uint64, error) {
 	db.mu.Lock()
 	defer db.mu.Unlock()
+	db.waitForRoomLocked(bound)
 	if db.phase != inUse {
 		return 0, ErrClosed
 	}

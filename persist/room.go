@@ -1,23 +1,24 @@
 package persist
 
-// WaitForRoom blocks while more than MaxPendingBytes are pending. A writer calls it before an Update that may be large.
-// The writer must not hold a lock that an acknowledgement needs. WaitForRoom does not wait for a file that cannot be
-// written.
-func (db *DB) WaitForRoom() { db.waitForRoom(db.opts.MaxPendingBytes, db.opts.MaxPendingBytes/2) }
+// UpdateWithRoom is [DB.Update] for a writer of much. It first blocks while more than MaxPendingBytes are pending. The
+// writer must not hold a lock that an acknowledgement needs. It does not wait for a file that cannot be written.
+func (db *DB) UpdateWithRoom(fn func(*Batch)) (uint64, error) {
+	return db.update(db.opts.MaxPendingBytes, fn)
+}
 
 // WaitForMuchRoom is for a large write that nobody waits for, such as a first list. It blocks while more than an eighth
 // of MaxPendingBytes is pending. From a sixteenth on it makes a commit begin at once, and the caller fills the next
 // commit meanwhile. Pending changes take several times their size in memory: decoded, encoded, and in the pages of the
 // commit.
 func (db *DB) WaitForMuchRoom() {
-	db.waitForRoom(db.opts.MaxPendingBytes/8, db.opts.MaxPendingBytes/16)
-}
-
-// waitForRoom blocks while more than bound is pending. Past begin it makes a commit begin.
-func (db *DB) waitForRoom(bound, begin int64) {
 	db.mu.Lock()
 	defer db.mu.Unlock()
-	for db.overBoundLocked(begin) && db.phase == inUse {
+	db.waitForRoomLocked(db.opts.MaxPendingBytes / 8)
+}
+
+// waitForRoomLocked blocks while more than bound is pending. From half of it on it makes a commit begin.
+func (db *DB) waitForRoomLocked(bound int64) {
+	for db.overBoundLocked(bound/2) && db.phase == inUse {
 		if db.flushing == nil {
 			db.flushRequested = true
 			db.wakeCommitter()

@@ -66,6 +66,13 @@ func TestWaitForRoom(t *testing.T) {
 	}
 }
 
+// WaitForRoom is the first half of UpdateWithRoom.
+func (db *DB) WaitForRoom() {
+	db.mu.Lock()
+	defer db.mu.Unlock()
+	db.waitForRoomLocked(db.opts.MaxPendingBytes)
+}
+
 func isClosed(c <-chan struct{}) bool {
 	select {
 	case <-c:

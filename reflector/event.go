@@ -192,7 +192,6 @@ func (k *Sink) vouchLocked(rv string) {
 // writeLocked applies one batch and publishes its deltas. The functions in more put into the same batch. The
 // resourceVersion does not change.
 func (k *Sink) writeLocked(w *indexer.Writer, ds []queue.Delta, more ...func(*persist.Batch)) error {
-	k.db.WaitForRoom()
 	put := k.putCheckpoint()
 	if k.stores {
 		k.queue.Encode(ds)
