@@ -72,8 +72,7 @@ type Indexer struct {
 	// writer serialises writers: each reads the old object and its index
 	// entries before it writes. Readers never take this lock.
 	writer   sync.Mutex
-	w        Writer // w, state and released are guarded by writer.
-	state    state
+	state    state // Guarded by writer, as is released.
 	released bool
 	indexers atomic.Pointer[cache.Indexers]
 	hidden   atomic.Bool

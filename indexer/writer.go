@@ -55,24 +55,16 @@ type Writer struct {
 	changes []Change
 	keepOld bool
 	oldRoom int
-	one     [1]Change
 }
 
 // Writer begins to write. Close must be called. Before that no other method of the Indexer that writes may be called.
 func (ix *Indexer) Writer() *Writer {
 	ix.writer.Lock()
-	w := &ix.w // There is one Writer at a time.
-	w.ix, w.next = ix, ix.state
-	w.changes = w.one[:0]
-	return w
+	return &Writer{ix: ix, next: ix.state}
 }
 
 // Close ends the Writer, and forgets changes that were not committed.
-func (w *Writer) Close() {
-	w.reset()
-	w.changes, w.one, w.keepOld = nil, [1]Change{}, false
-	w.ix.writer.Unlock()
-}
+func (w *Writer) Close() { w.ix.writer.Unlock() }
 
 // KeepOldRecords makes changes fill [Change.OldRecord] until Close, for a caller that stores the old objects elsewhere:
 // to copy a record is cheaper than to encode it again. Behind the record there is room for the key, for the record of
@@ -315,14 +307,13 @@ func (w *Writer) Commit(more func(*persist.Batch)) (batch uint64, err error) {
 			more(b)
 		}
 	})
+	w.changes = nil
 	if err != nil {
 		w.next = ix.state
-		w.reset()
 		return 0, fmt.Errorf("indexer: %w", err)
 	}
 	ix.state = next
 	ix.visible.Store(&next)
-	w.reset()
 	return batch, nil
 }
 
@@ -334,9 +325,4 @@ func put(b *persist.Batch, isNew bool, bucket persist.Bucket, key string, v []by
 	} else {
 		b.Put(bucket, key, v)
 	}
-}
-
-func (w *Writer) reset() {
-	clear(w.changes)
-	w.changes = w.changes[:0]
 }
