@@ -132,7 +132,7 @@ func (ix *Indexer) storeLocked(next state, more func(*persist.Batch)) error {
 		ix.drops.Add(1)
 	}
 	stored := persist.JSON(next)
-	_, err := ix.update(func(b *persist.Batch) {
+	err := ix.update(func(b *persist.Batch) {
 		b.Put(ix.storeName, stateKey, stored)
 		more(b)
 	})

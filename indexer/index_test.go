@@ -101,7 +101,7 @@ func TestTheSameKeySeveralTimesInOneCommit(t *testing.T) {
 					for _, s := range []string{before, first, second, third} {
 						w := ix.Writer()
 						set(w, key, s)
-						if _, err := w.Commit(nil); err != nil {
+						if err := w.Commit(nil); err != nil {
 							t.Fatal(err)
 						}
 						w.Close()

@@ -232,7 +232,7 @@ func (ix *Indexer) Update(obj any) error {
 // store of an informer before they start it, or instead.
 func (ix *Indexer) commitByHand(w *Writer) error {
 	empty := ix.state.Count == 0
-	_, err := w.Commit(nil)
+	err := w.Commit(nil)
 	if err == nil && empty {
 		ix.Hide(false)
 	}
@@ -252,8 +252,7 @@ func (ix *Indexer) Delete(obj any) error {
 	if rv, ok := resourceVersion(obj); ok {
 		w.SetResourceVersion(rv)
 	}
-	_, err = w.Commit(nil)
-	return err
+	return w.Commit(nil)
 }
 
 func resourceVersion(obj any) (string, bool) {
@@ -305,7 +304,7 @@ func (ix *Indexer) Bookmark(rv string) {
 	w := ix.Writer()
 	defer w.Close()
 	w.SetResourceVersion(rv)
-	if _, err := w.Commit(nil); err != nil {
+	if err := w.Commit(nil); err != nil {
 		ix.failed(err, "bookmark")
 	}
 }
@@ -341,9 +340,10 @@ func (ix *Indexer) Release() {
 var errReleased = errors.New("the store is that of an informer that has ended")
 
 // update is DB.UpdateWithRoom, until Release. The caller holds writer.
-func (ix *Indexer) update(fn func(*persist.Batch)) (batch uint64, err error) {
+func (ix *Indexer) update(fn func(*persist.Batch)) error {
 	if ix.released {
-		return 0, errReleased
+		return errReleased
 	}
-	return ix.db.UpdateWithRoom(fn)
+	_, err := ix.db.UpdateWithRoom(fn)
+	return err
 }

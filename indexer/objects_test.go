@@ -150,7 +150,7 @@ func TestAListIsOfOneMoment(t *testing.T) {
 		w := ix.Writer()
 		w.Set("ns/"+after.Name, encoded(t, "ns/"+after.Name, after), false)
 		w.Delete("ns/"+before.Name, false)
-		if _, err := w.Commit(nil); err != nil {
+		if err := w.Commit(nil); err != nil {
 			t.Error(err)
 		}
 		w.Close()
@@ -246,7 +246,7 @@ func TestTheOldObjectIsTheOneThatWasThere(t *testing.T) {
 		}
 		c := w.Set("ns/pod", encoded(t, "ns/pod", pod), true)
 		old, stored = c.Old, c.OldRecord
-		if _, err := w.Commit(nil); err != nil {
+		if err := w.Commit(nil); err != nil {
 			t.Fatal(err)
 		}
 		return old, stored

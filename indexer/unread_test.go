@@ -299,7 +299,7 @@ func (u *unreadTest) batch() (err error) {
 	}
 	if u.rnd.IntN(4) > 0 {
 		u.objects = next
-		_, err = w.Commit(nil)
+		err = w.Commit(nil)
 	}
 	return err
 }

@@ -278,13 +278,13 @@ func appendEntries(entries []indexPut, name, key string, values, others []string
 	return entries
 }
 
-// Commit applies the staged changes in one batch (A1), and returns the number of the batch. more puts into the same
-// batch. Afterwards nothing is staged. more runs under the DB's lock, see [persist.Batch]; it may be nil.
-func (w *Writer) Commit(more func(*persist.Batch)) (batch uint64, err error) {
+// Commit applies the staged changes in one batch (A1). more puts into the same batch. Afterwards nothing is staged. more
+// runs under the DB's lock, see [persist.Batch]; it may be nil.
+func (w *Writer) Commit(more func(*persist.Batch)) error {
 	ix := w.ix
 	next := w.next
 	stored := persist.JSON(next)
-	batch, err = ix.update(func(b *persist.Batch) {
+	err := ix.update(func(b *persist.Batch) {
 		// The decoded objects change together with the content of snapshots, so that no
 		// reader goes back in time when it reads now in one way and now in the other.
 		ix.objects.apply(ix.owner, w.changes, next.Count)
@@ -303,18 +303,17 @@ func (w *Writer) Commit(more func(*persist.Batch)) (batch uint64, err error) {
 			}
 		}
 		b.Put(ix.storeName, stateKey, stored)
+		ix.state = next
+		ix.visible.Store(&next) // Before more hands the changes to handlers.
 		if more != nil {
 			more(b)
 		}
 	})
-	w.changes = nil
+	w.next, w.changes = ix.state, nil
 	if err != nil {
-		w.next = ix.state
-		return 0, fmt.Errorf("indexer: %w", err)
+		return fmt.Errorf("indexer: %w", err)
 	}
-	ix.state = next
-	ix.visible.Store(&next)
-	return batch, nil
+	return nil
 }
 
 // put makes sure that a new key which is deleted before the next commit leaves nothing to write. While commits fail,

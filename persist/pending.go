@@ -122,6 +122,9 @@ type Batch struct {
 	delay time.Duration // The time until a commit begins.
 }
 
+// Number is what [DB.Update] returns.
+func (b *Batch) Number() uint64 { return b.db.applied + 1 }
+
 // Put sets a key. From now on the value and its spare capacity belong to the DB. Four spare bytes save a copy.
 func (b *Batch) Put(bucket Bucket, key string, value []byte) { b.put(bucket, key, value, false) }
 

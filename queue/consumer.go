@@ -116,7 +116,7 @@ func (c *Consumer) update(change func()) error {
 	if p.name == "" {
 		q.mu.Lock()
 		change()
-		q.dropReadLocked(false)
+		q.leaveLocked(nil)
 		trims := q.trimsLocked()
 		q.mu.Unlock()
 		if !trims {
@@ -128,7 +128,7 @@ func (c *Consumer) update(change func()) error {
 		q.mu.Lock()
 		defer q.mu.Unlock()
 		change()
-		q.dropReadLocked(true)
+		q.leaveLocked(b)
 		q.putLocked(b, p)
 		q.trimLocked(b)
 	})

@@ -111,10 +111,7 @@ func (q *DeltaFIFO) push(ds ...Delta) error {
 	if q.log.Stores() {
 		q.log.Encode(ds)
 	}
-	batch, err := q.log.db.Update(func(b *persist.Batch) { q.log.Append(b, ds) })
-	if err == nil {
-		q.log.Publish(batch, ds)
-	}
+	_, err := q.log.db.Update(func(b *persist.Batch) { q.log.Append(b, ds) })
 	return err
 }
 

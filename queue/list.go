@@ -44,8 +44,7 @@ func (c *Consumer) StartsOver() bool {
 func (c *Consumer) BeginList() (begun uint64, err error) {
 	q := c.q
 	q.mu.Lock()
-	// A delta that is appended and not published yet is in the store for everybody who reads after its batch.
-	begun = q.appended
+	begun = q.head
 	c.p.list = list{begun: begun, isNew: c.p.isNew, before: c.p.list.ranges}
 	if c.p.isNew {
 		c.p.isNew, c.p.Cursor = false, begun

@@ -35,7 +35,7 @@ func (q *Log) load() error {
 	if err != nil {
 		return err
 	}
-	q.tail.base, q.tail.leaving, q.appended = q.head, q.head, q.head
+	q.tail.base = q.head
 	return errors.Join(q.repair(), q.removeUnneeded(garbage))
 }
 

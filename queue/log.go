@@ -53,18 +53,18 @@ type Options struct {
 // A Log has the deltas of a space, in order. Their numbers have no gap.
 //
 //	Append (in a batch) ──► bucket "deltas"        removed when every consumer
-//	Publish (after it)  ──► tail in memory ──►     has acknowledged
+//	                   └──► tail in memory ──►     has acknowledged
 //	                              consumers, each at its own position
 //
-// A delta is appended in the batch that has the change itself, and published when that batch is visible. While a name
-// exists, each delta is stored at once. Otherwise it is stored when it leaves the tail and a consumer still needs it.
+// A delta is appended in the batch that has the change itself. Whoever reads the store after it got the delta waits until
+// that batch is visible. While a name exists, each delta is stored at once. Otherwise it is stored when it leaves the tail and a consumer still needs it.
 // An acknowledgement is a batch, too: it stores the cursor, and removes the deltas that nobody needs any more.
 //
 // A name is stored with its position. The position holds deltas even while the name has no consumer. A stored position
 // is sound if all deltas behind its cursor are there. Otherwise the consumer starts over. A consumer without a name
 // ends with the process.
 //
-// Append and Publish are for one goroutine; all other methods are safe for concurrent use. Locks: the DB's lock is
+// Append is for one goroutine; all other methods are safe for concurrent use. Locks: the DB's lock is
 // taken before mu, never while mu is held.
 type Log struct {
 	db        *persist.DB
@@ -79,8 +79,7 @@ type Log struct {
 	damaged   bool // load has found damage.
 
 	mu        sync.Mutex
-	appended  uint64 // Number of the last delta.
-	head      uint64 // Number of the last published delta.
+	head      uint64 // Number of the last delta.
 	tail      tail
 	stored    stored
 	positions map[*position]struct{}
@@ -144,8 +143,9 @@ func (q *Log) Encode(deltas []Delta) {
 	}
 }
 
-// Append numbers deltas. If they have to be stored, it puts them into b, the batch of the changes themselves. It also
-// stores deltas that leave the tail. The batch is urgent if somebody waits for it to be durable.
+// Append numbers deltas, and hands copies of them to the consumers. If they have to be stored, it puts them into b, the
+// batch of the changes themselves. It also stores deltas that leave the tail. The batch is urgent if somebody waits for it
+// to be durable. The objects must not change any more.
 func (q *Log) Append(b *persist.Batch, deltas []Delta) {
 	if len(deltas) == 0 {
 		return
@@ -154,8 +154,7 @@ func (q *Log) Append(b *persist.Batch, deltas []Delta) {
 	defer q.mu.Unlock()
 	q.leaveLocked(b)
 	for i := range deltas {
-		q.appended = q.head + uint64(i) + 1
-		deltas[i].Number = q.appended
+		deltas[i].Number = q.head + uint64(i) + 1
 		q.countLocked(b, &deltas[i])
 	}
 	if q.storesLocked() { // Also if countLocked has made somebody start over.
@@ -163,8 +162,19 @@ func (q *Log) Append(b *persist.Batch, deltas []Delta) {
 			q.storeLocked(b, &deltas[i])
 		}
 	}
-	if q.waitsLocked() {
-		b.Urgent()
+	for i := range deltas {
+		d := deltas[i]
+		d.batch, d.encoded, d.NewRecord, d.OldRecord = b.Number(), nil, nil, nil
+		q.tail.push(d)
+		q.head = d.Number
+	}
+	for p := range q.positions {
+		if p.consumer == nil {
+			continue
+		}
+		if p.consumer.wakeUp(); p.consumer.durable {
+			b.Urgent()
+		}
 	}
 	q.trimLocked(b)
 }
@@ -173,16 +183,6 @@ func (q *Log) Append(b *persist.Batch, deltas []Delta) {
 func (q *Log) storesLocked() bool {
 	for p := range q.positions {
 		if p.name != "" || p.from < q.tail.base || p.wantsDeletions() {
-			return true
-		}
-	}
-	return false
-}
-
-// waitsLocked reports whether there is a consumer that gets only durable deltas.
-func (q *Log) waitsLocked() bool {
-	for _, p := range q.names {
-		if p.consumer != nil && p.consumer.durable {
 			return true
 		}
 	}
@@ -277,29 +277,7 @@ func (q *Log) neededLocked() (read, all, deletions uint64) {
 	return read, all, min(all, deletions)
 }
 
-// Publish hands copies of the deltas to the consumers, after the batch with this
-// number has been applied. The objects must not change any more.
-func (q *Log) Publish(batch uint64, deltas []Delta) {
-	if len(deltas) == 0 {
-		return
-	}
-	q.mu.Lock()
-	defer q.mu.Unlock()
-	q.tail.drop(q.tail.leaving)
-	for i := range deltas {
-		d := deltas[i]
-		d.batch, d.encoded, d.NewRecord, d.OldRecord = batch, nil, nil, nil
-		q.tail.push(d)
-		q.head = d.Number
-	}
-	for p := range q.positions {
-		if p.consumer != nil {
-			p.consumer.wakeUp()
-		}
-	}
-}
-
-// Head returns the number of the last published delta.
+// Head returns the number of the last delta.
 func (q *Log) Head() uint64 {
 	q.mu.Lock()
 	defer q.mu.Unlock()

@@ -3,6 +3,7 @@ package queue
 import (
 	"errors"
 	"fmt"
+	"runtime"
 	"slices"
 	"strings"
 	"sync"
@@ -332,25 +333,6 @@ func TestADeltaThatCameDuringACommitIsNotDurableWithIt(t *testing.T) {
 	})
 }
 
-// TestDeltasArePublishedAfterTheCommitThatHasThem: the committer may be faster.
-func TestDeltasArePublishedAfterTheCommitThatHasThem(t *testing.T) {
-	db := testdb.Open(t, testsupport.Path(t), testdb.Manual)
-	q := newLog(t, db, Options{})
-	plain, c := listed(t, q.Plain()), durable(t, q, "d", true)
-	ds := []Delta{numbered(1), numbered(2)}
-	batch, err := db.Update(func(b *persist.Batch) { q.Append(b, ds) })
-	if err != nil {
-		t.Fatal(err)
-	}
-	flush(t, q)
-	wantSeqs(t, "in the file", upTo(1, 2), onDisk(t, db, true))
-	wantSeqs(t, "plain, before they are published", nil, next(t, plain, 10))
-	wantSeqs(t, "durable, before they are published", nil, next(t, c, 10))
-	q.Publish(batch, ds)
-	wantSeqs(t, "plain", upTo(1, 2), next(t, plain, 10))
-	wantSeqs(t, "durable", upTo(1, 2), next(t, c, 10))
-}
-
 // TestANameThatIsTooLongIsRefused: its position could never be stored.
 func TestANameThatIsTooLongIsRefused(t *testing.T) {
 	db := testdb.Open(t, testsupport.Path(t), testdb.Manual)
@@ -527,27 +509,44 @@ func TestDeltasKeepAllTheirParts(t *testing.T) {
 	}
 }
 
-// TestAnAcknowledgementDropsNothingThatIsNotVisibleYet: one that needs no batch may come between an Append, which stores
-// what leaves the tail, and the moment when its batch can be read.
-func TestAnAcknowledgementDropsNothingThatIsNotVisibleYet(t *testing.T) {
-	q := newLog(t, testdb.Open(t, testsupport.Path(t), testdb.Manual), Options{TailBytes: 1})
-	slow := listed(t, q.Plain())
-	publishUpTo(t, q, 1, 3)
-	quick := listed(t, q.Plain()) // It begins with 4.
-	publishUpTo(t, q, 4, 4)
-	ds := []Delta{numbered(5)}
-	batch, err := q.db.Update(func(b *persist.Batch) {
-		q.Append(b, ds)
-		next(t, quick, 10)
-		if base := q.tail.base; base > 3 { // The batch has 4.
-			t.Errorf("up to %d the DB is read", base)
+// TestAConsumerReadsABatchOnceItIsVisible, although it was woken within the batch.
+func TestAConsumerReadsABatchOnceItIsVisible(t *testing.T) {
+	for _, name := range []string{"", "d"} {
+		db := testdb.Open(t, testsupport.Path(t), persist.Options{CommitInterval: time.Millisecond, DurableDelay: time.Millisecond})
+		q := newLog(t, db, Options{TailBytes: 1})
+		c := listed(t, q.Plain())
+		if name != "" {
+			c = durable(t, q, name, true)
 		}
-	})
-	if err != nil {
-		t.Fatal(err)
+		var reads sync.WaitGroup
+		reads.Go(func() {
+			for number := uint64(1); number <= 300; {
+				ds, err := c.Next()
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				for i := range ds {
+					found, err := db.View(persist.Bucket{Space: testSpace, Name: "values"}, fmt.Sprint(ds[i].Number), func(*persist.Item) error { return nil })
+					if !found || err != nil || ds[i].Number != number {
+						t.Errorf("delta %d, expected %d; its batch is visible: %t, %v", ds[i].Number, number, found, err)
+					}
+					number++
+				}
+				acknowledge(t, c, ds)
+			}
+		})
+		for seq := uint64(1); seq <= 300; seq++ {
+			if _, err := db.Update(func(b *persist.Batch) {
+				q.Append(b, []Delta{numbered(seq)})
+				runtime.Gosched()
+				b.Put(persist.Bucket{Space: testSpace, Name: "values"}, fmt.Sprint(seq), nil)
+			}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		reads.Wait()
 	}
-	q.Publish(batch, ds)
-	wantSeqs(t, "slow", upTo(1, 5), next(t, slow, 10))
 }
 
 // TestWhoIsRemovedWhileItReadsHasLostNothing: what it was about to read is not needed any more.

@@ -78,15 +78,12 @@ func typeOf(seq uint64) cache.DeltaType {
 	return cache.Added
 }
 
-// publish adds deltas as the informer does: in one batch, and then to the
-// consumers.
+// publish adds deltas as the informer does: in one batch.
 func publish(t testing.TB, q *Log, ds ...Delta) {
 	t.Helper()
-	batch, err := q.db.Update(func(b *persist.Batch) { q.Append(b, ds) })
-	if err != nil {
+	if _, err := q.db.Update(func(b *persist.Batch) { q.Append(b, ds) }); err != nil {
 		t.Fatal(err)
 	}
-	q.Publish(batch, ds)
 }
 
 func publishUpTo(t testing.TB, q *Log, from, to uint64) {

@@ -146,7 +146,7 @@ func (q *Log) named(kind Kind, name, epoch string, durable bool) (c *Consumer, e
 			p = &position{name: key, handled: handled{Epoch: epoch, StartsOver: true}, from: never}
 			q.positions[p], q.names[key] = struct{}{}, p
 			q.putLocked(b, p)
-			q.putLastLocked(b, q.appended) // From now on each delta is stored.
+			q.putLastLocked(b, q.head) // From now on each delta is stored.
 		case p.consumer != nil:
 			err = fmt.Errorf("%w: %q", ErrInUse, name)
 			return

@@ -7,8 +7,6 @@ type tail struct {
 	deltas []Delta // Oldest first. Their numbers begin behind base.
 	bytes  int
 	base   uint64
-	// leaving is the number up to which the next Publish drops deltas. Append has stored the needed ones.
-	leaving uint64
 }
 
 func (t *tail) push(d Delta) {
@@ -34,39 +32,28 @@ func (t *tail) after(number uint64) []Delta {
 	return t.deltas[min(number-t.base, uint64(len(t.deltas))):]
 }
 
-// leaveLocked decides which deltas leave the tail: those that every reader of the tail has read, and those that do not
-// fit. It stores them if somebody has still to read them.
+// leaveLocked drops deltas from the tail: those that every reader of the tail has read, and those that do not fit. It
+// stores them in b if somebody has still to read them. Without a batch it drops the deltas before the first one of these.
 func (q *Log) leaveLocked(b *persist.Batch) {
-	t, bytes := &q.tail, q.tail.bytes
-	read, needed, _ := q.neededLocked()
-	for i := range t.deltas {
-		d := &t.deltas[i]
-		if d.Number > read && bytes <= q.tailMax {
-			break
-		}
-		if !d.stored && d.Number > needed {
-			q.storeLocked(b, d)
-		}
-		bytes -= d.SizeBytes
-		t.leaving = d.Number
-	}
-}
-
-// dropReadLocked drops deltas that nobody will read from the tail, up to the first one that must be stored before.
-// Outside of a batch it drops only deltas that nobody needs: a stored one may be in a batch that cannot be read yet.
-func (q *Log) dropReadLocked(inBatch bool) {
+	t := &q.tail
 	for p := range q.positions { // There may be very many.
-		if p.from == q.tail.base || !inBatch && p.from < q.tail.base {
+		if p.from == t.base && t.bytes <= q.tailMax {
 			return
 		}
 	}
 	read, needed, _ := q.neededLocked()
-	number := q.tail.base
-	for i := range q.tail.deltas {
-		if d := &q.tail.deltas[i]; d.Number > read || !d.stored && d.Number > needed {
+	leaving, bytes := t.base, t.bytes
+	for i := range t.deltas {
+		d := &t.deltas[i]
+		stores := !d.stored && d.Number > needed
+		if d.Number > read && bytes <= q.tailMax || stores && b == nil {
 			break
 		}
-		number = q.tail.deltas[i].Number
+		if stores {
+			q.storeLocked(b, d)
+		}
+		bytes -= d.SizeBytes
+		leaving = d.Number
 	}
-	q.tail.drop(number)
+	t.drop(leaving)
 }

@@ -189,25 +189,20 @@ func (k *Sink) vouchLocked(rv string) {
 	k.record.VouchedAt = time.Now().UTC().Truncate(time.Second) // Within a second the checkpoint changes only its version.
 }
 
-// writeLocked applies one batch and publishes its deltas. The functions in more put into the same batch. The
+// writeLocked applies one batch with its deltas. The functions in more put into the same batch. The
 // resourceVersion does not change.
 func (k *Sink) writeLocked(w *indexer.Writer, ds []queue.Delta, more ...func(*persist.Batch)) error {
 	put := k.putCheckpoint()
 	if k.stores {
 		k.queue.Encode(ds)
 	}
-	batch, err := w.Commit(func(b *persist.Batch) {
+	return w.Commit(func(b *persist.Batch) {
 		k.queue.Append(b, ds)
 		put(b)
 		for _, put := range more {
 			put(b)
 		}
 	})
-	if err != nil {
-		return err
-	}
-	k.queue.Publish(batch, ds)
-	return nil
 }
 
 // Bookmark implements [cache.ReflectorBookmarkStore].

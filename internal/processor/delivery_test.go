@@ -31,7 +31,7 @@ func TestAReplacedObjectIsDeletedAndAddedForADurableHandler(t *testing.T) {
 		w.write(func(wr *indexer.Writer) queue.Delta { // The old object cannot be read.
 			c := wr.Set("a", w.encoded("a", configMap("a", "newer", 3)), false)
 			return queue.Delta{Seq: c.Seq, Type: cache.Added, Key: "a", New: c.New, Replaced: true, SizeBytes: updateBytes}
-		})()
+		})
 		plain.expect(t, "add a newer@3")
 		durable.expectNow(t, "gone a nil", "add a newer@3")
 	})

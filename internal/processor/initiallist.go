@@ -30,7 +30,7 @@ func (l *listener) startOver() bool {
 		covered := func(d *queue.Delta) bool {
 			return d.Seq <= c.Seq && d.Key >= from && (c.Done || d.Key < c.Next)
 		}
-		if !l.deliverDeletions(begun, math.MaxUint64, covered) { // Some of them may not be published yet.
+		if !l.deliverDeletions(begun, math.MaxUint64, covered) {
 			return false
 		}
 		if !l.deliverObjects(c, cache.Added, func(obj any) { l.handler.OnAdd(obj, true) }) {

@@ -185,28 +185,6 @@ func TestADeletionDuringAListComesBeforeItsChunk(t *testing.T) {
 	}
 }
 
-// TestADeletionThatIsNotPublishedYetComesBeforeItsChunk: what the chunk covers is left out later.
-func TestADeletionThatIsNotPublishedYetComesBeforeItsChunk(t *testing.T) {
-	inWorld(t, func(w *world) {
-		w.silently("a", "b", "c")
-		w.add(&recorder{}, named("d").epoch("1"))
-		w.start()
-		time.Sleep(time.Minute)
-		w.restart()
-		publish := func() {}
-		h := &recorder{during: only("list a u@1", func() {
-			time.Sleep(time.Second)
-			publish = w.applyDeletion("c")
-			time.Sleep(time.Second)
-		})}
-		w.add(h, named("d").epoch("2"))
-		w.start()
-		h.expect(t, "list a u@1", "list b u@1", "delete c u@1")
-		publish()
-		h.expect(t)
-	})
-}
-
 // TestAListThatWasNotCompleteBeginsAgain in the next process.
 func TestAListThatWasNotCompleteBeginsAgain(t *testing.T) {
 	inWorld(t, func(w *world) {

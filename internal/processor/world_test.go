@@ -175,7 +175,7 @@ func (w *world) set(key, uid string, rv int) {
 			d.Type, d.Old, d.Replaced = cache.Updated, c.Old, c.Old.(*corev1.ConfigMap).UID != types.UID(uid)
 		}
 		return d
-	})()
+	})
 }
 
 func (w *world) encoded(key string, obj any) *record.Object {
@@ -187,26 +187,21 @@ func (w *world) encoded(key string, obj any) *record.Object {
 }
 
 // delete deletes an object.
-func (w *world) delete(key string) { w.applyDeletion(key)() }
-
-// applyDeletion deletes an object, whose delta is still to be published.
-func (w *world) applyDeletion(key string) (publish func()) {
-	return w.write(func(wr *indexer.Writer) queue.Delta {
+func (w *world) delete(key string) {
+	w.write(func(wr *indexer.Writer) queue.Delta {
 		c := wr.Delete(key, true)
 		return queue.Delta{Seq: c.Seq, Type: cache.Deleted, Key: key, New: c.Old, SizeBytes: deletionBytes}
 	})
 }
 
-// write applies a change. Its delta is still to be published.
-func (w *world) write(stage func(*indexer.Writer) queue.Delta) (publish func()) {
+// write applies a change.
+func (w *world) write(stage func(*indexer.Writer) queue.Delta) {
 	wr := w.ix.Writer()
 	defer wr.Close()
 	ds := []queue.Delta{stage(wr)}
-	batch, err := wr.Commit(func(b *persist.Batch) { w.log.Append(b, ds) })
-	if err != nil {
+	if err := wr.Commit(func(b *persist.Batch) { w.log.Append(b, ds) }); err != nil {
 		w.t.Error(err)
 	}
-	return func() { w.log.Publish(batch, ds) }
 }
 
 // silently stores objects without deltas, as the first list does.
@@ -339,5 +334,5 @@ func (w *world) sync(key string) {
 	w.write(func(wr *indexer.Writer) queue.Delta {
 		c := wr.Set(key, w.encoded(key, wr.Sound(key)), true)
 		return queue.Delta{Seq: c.Seq, Type: cache.Sync, Key: key, Old: c.Old, New: c.New, SizeBytes: updateBytes}
-	})()
+	})
 }
