@@ -198,22 +198,16 @@ func (db *DB) write(b *handle, l *layer, again bool) (txID int, err error) {
 			return 0, err
 		}
 	}
-	err = guard(func() error {
-		tx, err := b.Begin(true)
-		if err != nil {
-			return err
-		}
-		defer func() { _ = guard(tx.Rollback) }() // Does nothing after Commit.
-		if tx.ID()-1 < db.boltTxID {
-			return corruptFile("it went back from transaction %d to %d", db.boltTxID, tx.ID()-1)
+	err = b.update(func(tx *bolt.Tx) error {
+		if txID = tx.ID(); txID-1 < db.boltTxID {
+			return corruptFile("it went back from transaction %d to %d", db.boltTxID, txID-1)
 		}
 		for _, name := range l.sortedBuckets() {
 			if err := writeBucket(tx, name, l.buckets[name]); err != nil {
-				return errorBeforeCommit(err)
+				return err
 			}
 		}
-		txID = tx.ID()
-		return tx.Commit()
+		return nil
 	})
 	return txID, err
 }

@@ -95,16 +95,18 @@ func readBuckets(t *testing.T, db *DB) {
 	t.Helper()
 	buckets := []Bucket{testBucket, {"other", "bucket"}}
 	if b := db.bolt; b != nil {
-		err := view(b, func(tx *bolt.Tx) error {
-			return tx.ForEach(func(space []byte, sb *bolt.Bucket) error {
-				if sb == nil || string(space) == formatBucket {
-					return nil
-				}
-				return sb.ForEachBucket(func(name []byte) error {
-					if len(buckets) < 20 {
-						buckets = append(buckets, Bucket{string(space), string(name)})
+		err := guard(func() error {
+			return b.View(func(tx *bolt.Tx) error {
+				return tx.ForEach(func(space []byte, sb *bolt.Bucket) error {
+					if sb == nil || string(space) == formatBucket {
+						return nil
 					}
-					return nil
+					return sb.ForEachBucket(func(name []byte) error {
+						if len(buckets) < 20 {
+							buckets = append(buckets, Bucket{string(space), string(name)})
+						}
+						return nil
+					})
 				})
 			})
 		})

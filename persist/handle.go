@@ -110,14 +110,19 @@ func (h *handle) rewriteMeta() error {
 	return h.file.Sync()
 }
 
-// view runs fn in a read transaction.
-func view(h *handle, fn func(*bolt.Tx) error) error {
-	tx, err := h.Begin(false)
-	if err != nil {
-		return err
-	}
-	defer func() { _ = guard(tx.Rollback) }()
-	return guard(func() error { return fn(tx) })
+// update runs fn in a write transaction, and commits it.
+func (h *handle) update(fn func(*bolt.Tx) error) error {
+	return guard(func() error {
+		tx, err := h.Begin(true)
+		if err != nil {
+			return err
+		}
+		defer func() { _ = guard(tx.Rollback) }() // Does nothing after Commit.
+		if err := fn(tx); err != nil {
+			return errorBeforeCommit(err)
+		}
+		return tx.Commit()
+	})
 }
 
 // guard calls f and turns a panic, or a fault in the mapped file, into a

@@ -1,13 +1,13 @@
 package persist
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"io/fs"
 	"os"
 	"path/filepath"
-	"strconv"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -22,7 +22,6 @@ const formatVersion = "1"
 const (
 	formatBucket = "warmwatch" // The only top level bucket that is not a space.
 	formatKey    = "format"
-	startsKey    = "starts" // How often the file was opened. Open commits it.
 )
 
 // Files beside the cache file begin with its name and one of these, or startingSuffix.
@@ -198,25 +197,13 @@ func (db *DB) firstCommit(b *handle) error {
 	if err := db.sync(b); err != nil {
 		return err
 	}
-	return guard(func() error {
-		tx, err := b.Begin(true)
-		if err != nil {
-			return err
-		}
-		defer func() { _ = guard(tx.Rollback) }() // Does nothing after Commit.
-		format, err := tx.CreateBucketIfNotExists([]byte(formatBucket))
-		if err != nil {
-			return errorBeforeCommit(err)
-		}
-		starts, _ := strconv.Atoi(string(format.Get([]byte(startsKey))))
-		if err := errors.Join(
-			format.Put([]byte(formatKey), []byte(formatVersion)),
-			format.Put([]byte(startsKey), []byte(strconv.Itoa(starts+1))),
-		); err != nil {
-			return errorBeforeCommit(err)
-		}
+	return b.update(func(tx *bolt.Tx) error {
 		db.boltTxID = tx.ID()
-		return tx.Commit()
+		format, err := tx.CreateBucketIfNotExists([]byte(formatBucket))
+		if err == nil {
+			err = format.Put([]byte(formatKey), []byte(formatVersion))
+		}
+		return err
 	})
 }
 
@@ -224,10 +211,9 @@ func (db *DB) firstCommit(b *handle) error {
 func (db *DB) useUnsynced(b *handle, err error) {
 	db.mu.Lock()
 	defer db.mu.Unlock()
-	_ = view(b, func(tx *bolt.Tx) error {
-		db.boltTxID = tx.ID() - 1
-		return nil
-	})
+	if m, err := newestMeta(b.file); err == nil {
+		db.boltTxID = int(txIDOf(m)) - 1
+	}
 	db.bolt, db.applied, db.flushingTo, db.flushing = b, 1, 1, newLayer()
 	db.failedLocked(err)
 }
@@ -235,16 +221,7 @@ func (db *DB) useUnsynced(b *handle, err error) {
 // sync makes the newest transaction of a file, and the file's name, durable.
 func (db *DB) sync(b *handle) error {
 	dir := filepath.Dir(db.path)
-	for _, step := range []func() error{
-		b.rewriteMeta,
-		func() error { return syncDir(dir) },
-		func() error { return syncDir(filepath.Dir(dir)) },
-	} {
-		if err := step(); err != nil {
-			return err
-		}
-	}
-	return nil
+	return cmp.Or(b.rewriteMeta(), syncDir(dir), syncDir(filepath.Dir(dir)))
 }
 
 // begin makes a new file where there is none. It makes the file under another name, because bbolt needs several writes
