@@ -63,22 +63,23 @@ type Cache struct {
 // be set aside there: mount its directory instead.
 func Open(ctx context.Context, path string, o Options) (*Cache, error) {
 	o = o.withDefaults(path)
+	c := &Cache{
+		shared: shared{opts: o, objects: indexer.NewObjects(o.MemoryBudget), schemas: newSchemas(), informers: map[string]*SharedIndexInformer{}},
+		link:   new(request.Link),
+	}
 	db, err := persist.Open(ctx, path, persist.Options{
 		CommitInterval:  o.CommitInterval,
 		DurableDelay:    o.DurableDelay,
 		MaxPendingBytes: o.MaxPendingBytes,
 		LockTimeout:     o.LockTimeout,
+		OnDamage:        c.fileDamaged,
 		Logger:          o.Logger,
 	})
 	if err != nil {
 		return nil, fmt.Errorf("warmwatch: open: %w", err)
 	}
-	return &Cache{
-		shared: shared{
-			opts: o, db: db, objects: indexer.NewObjects(o.MemoryBudget), schemas: newSchemas(), informers: map[string]*SharedIndexInformer{},
-		},
-		link: new(request.Link), work: workqueue.NewStore(db, workSpace, *o.Logger),
-	}, nil
+	c.db, c.work = db, workqueue.NewStore(db, workSpace, *o.Logger)
+	return c, nil
 }
 
 // Close stops the informers that still run, waits at most 5 s for their handlers and reconcilers to return, and writes

@@ -325,13 +325,12 @@ func (s *SharedIndexInformer) IsStopped() bool {
 // parts are the components of an informer that runs. They do not change.
 type parts struct {
 	*place
-	db           *persist.DB
-	indexer      *indexer.Indexer
-	queue        *queue.Log
-	sink         *reflector.Sink
-	work         *workqueue.Store // The reconcilers' workqueues.
-	deletions    deletions.Store  // The deletions that are pending for reconcilers.
-	ignoreDamage func()           // After it the DB does not call fileDamaged any more.
+	db        *persist.DB
+	indexer   *indexer.Indexer
+	queue     *queue.Log
+	sink      *reflector.Sink
+	work      *workqueue.Store // The reconcilers' workqueues.
+	deletions deletions.Store  // The deletions that are pending for reconcilers.
 }
 
 // Status returns the present state.

@@ -58,7 +58,6 @@ func (s *SharedIndexInformer) open() (*parts, error) {
 // close makes the parts leave their DB. Only readers may use them after it.
 func (p *parts) close() {
 	p.work.Close()
-	p.ignoreDamage()
 	p.indexer.Release()
 }
 
@@ -90,7 +89,6 @@ func (s *SharedIndexInformer) openParts(p *parts, indexers cache.Indexers) (err 
 		MaxPendingBytes: s.shared.opts.MaxPendingBytes,
 	})
 	p.work, p.deletions = workqueue.NewStore(p.db, p.space, p.logger), deletions.New(p.db, p.space)
-	p.ignoreDamage = p.db.OnDamage(s.fileDamaged)
 	return nil
 }
 

@@ -111,8 +111,14 @@ func (s *SharedIndexInformer) relistRegularly(ctx context.Context, k *reflector.
 // every record anew.
 func (s *SharedIndexInformer) corrupt(err error) { s.damaged(err, false) }
 
-// fileDamaged is called when a part of the file cannot be read any more. It does the same.
-func (s *SharedIndexInformer) fileDamaged(err error) { s.damaged(err, true) }
+// fileDamaged is called when a part of the file cannot be read any more. It does the same for all informers in the file.
+func (c *shared) fileDamaged(err error) {
+	for _, s := range c.all() {
+		if !s.place.Load().fromMemory() {
+			s.damaged(err, true)
+		}
+	}
+}
 
 func (s *SharedIndexInformer) damaged(err error, wholeFile bool) {
 	p := &s.progress

@@ -33,11 +33,15 @@ func (db *DB) run() {
 	defer timer.Stop()
 	for {
 		db.mu.Lock()
-		unreported, ended := db.unreported, db.phase == closed
+		damage, ended := db.unreported, db.phase == closed
+		db.unreported = nil
 		wait, due := db.nextCommitLocked(time.Now())
 		db.mu.Unlock()
-		if unreported != nil {
-			db.reportDamage()
+		if damage != nil {
+			db.markStart(maxStarts) // The next Open sets the file aside.
+			if db.opts.OnDamage != nil {
+				db.opts.OnDamage(damage)
+			}
 			continue
 		}
 		if ended {
@@ -73,17 +77,18 @@ const durableGrace = 30 * time.Second
 
 // nextCommitLocked returns whether a commit is due, and how long to wait for it.
 func (db *DB) nextCommitLocked(now time.Time) (wait time.Duration, due bool) {
+	failing := db.failingLocked()
 	switch {
 	case db.flushRequested:
 		return 0, true
 	case db.commitAt.IsZero():
-		return db.retryAt.Sub(now), db.failingLocked()
-	case db.writesLocked() && !db.failingLocked() && db.pending.bytes >= db.opts.MaxPendingBytes/2:
+		return 0, false
+	case db.writesLocked() && !failing && db.pending.bytes >= db.opts.MaxPendingBytes/2:
 		return 0, true
 	}
 	wait = db.commitAt.Sub(now)
-	if db.failingLocked() {
-		wait = min(db.retryAt.Sub(now), max(wait, db.problem.since.Add(durableGrace).Sub(now)))
+	if failing && db.countedTo < db.applied {
+		wait = min(wait, db.problem.since.Add(durableGrace).Sub(now))
 	}
 	return wait, true
 }
@@ -92,7 +97,7 @@ func (db *DB) nextCommitLocked(now time.Time) (wait time.Duration, due bool) {
 // durable instead.
 func (db *DB) commit() {
 	db.mu.Lock()
-	if db.failingLocked() && !db.flushRequested && time.Now().Before(db.retryAt) {
+	if db.failingLocked() && !db.flushRequested && time.Now().Before(db.commitAt) {
 		db.countLocked()
 		db.mu.Unlock()
 		return
@@ -122,7 +127,6 @@ func (db *DB) countLocked() {
 	if db.countedTo <= db.durable { // The first time since something was written.
 		db.opts.Logger.Info("Nothing can be written: durable handlers get changes that are not in the cache file", "path", db.path, "after", durableGrace)
 	}
-	db.commitAt = time.Time{}
 	db.countedTo = db.applied
 	db.announceLocked()
 }
@@ -147,19 +151,17 @@ func (db *DB) attemptedLocked(flushing *layer, txID int, err error) {
 		db.failedLocked(err)
 		return
 	}
-	if db.failingLocked() {
-		db.opts.Logger.Info("The cache file is written to again", "path", db.path)
-	}
 	if flushing != nil {
 		db.boltTxID = txID
-		if db.failingLocked() && len(db.pending.buckets) > 0 { // pending may have counted as durable.
+	}
+	if db.failingLocked() {
+		db.opts.Logger.Info("The cache file is written to again", "path", db.path)
+		db.problem = problem{}
+		if len(db.pending.buckets) > 0 { // pending may have counted as durable.
 			db.noteChangeLocked(db.opts.DurableDelay)
 		}
 	}
-	if db.flushing = nil; db.failingLocked() {
-		db.problem = problem{}
-	}
-	db.durable = db.flushingTo
+	db.flushing, db.durable = nil, db.flushingTo
 }
 
 // failedLocked notes that a commit has failed: it is tried again, unless the file is damaged.
@@ -181,8 +183,7 @@ func (db *DB) failedLocked(err error) {
 	}
 	db.problem = problem{CodeNotWritten, since, fmt.Errorf("persist: commit to %s: %w", db.path, err)}
 	// The delay is as long as commits have failed so far: it doubles.
-	db.retryAt = time.Now().Add(min(max(time.Since(since), minRetryDelay), maxRetryDelay))
-	db.noteChangeLocked(db.opts.DurableDelay) // Then the changes count as durable.
+	db.commitAt = time.Now().Add(min(max(time.Since(since), minRetryDelay), maxRetryDelay))
 }
 
 // write puts a layer into the file in one transaction, and returns its number. After a failed commit it first syncs the

@@ -69,27 +69,17 @@ func TestCommittedIsClosedByAClose(t *testing.T) {
 	}
 }
 
-// TestOnDamageEndsWithRemove: others are still told.
-func TestOnDamageEndsWithRemove(t *testing.T) {
+// TestEachDamagedBucketIsReported, once.
+func TestEachDamagedBucketIsReported(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		db := openDamaged(t, testsupport.Path(t))
-		var told [2]int
-		var causes error
-		var remove [2]func()
-		for i := range told {
-			remove[i] = db.OnDamage(func(cause error) {
-				told[i]++
-				causes = errors.Join(causes, cause)
-			})
-		}
-		for i, name := range []string{"one", "another"} {
+		var causes []error
+		db := openToBeDamaged(t, testsupport.Path(t), func(cause error) { causes = append(causes, cause) })
+		for _, name := range []string{"one", "another", "one"} {
 			_ = db.readError(db.bolt, Bucket{testBucket.Space, name}, corruptFile("test"))
 			synctest.Wait()
-			remove[i]()
-			remove[i]() // Harmless.
 		}
-		if want := [2]int{1, 2}; told != want || !errors.Is(causes, ErrCorrupt) {
-			t.Errorf("told %v, expected %v: %v", told, want, causes)
+		if len(causes) != 2 || !errors.Is(causes[0], ErrCorrupt) || !errors.Is(causes[1], ErrCorrupt) {
+			t.Errorf("reported %v", causes)
 		}
 	})
 }

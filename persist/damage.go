@@ -3,8 +3,6 @@ package persist
 import (
 	"errors"
 	"fmt"
-	"maps"
-	"slices"
 	"time"
 
 	bolterrors "go.etcd.io/bbolt/errors"
@@ -53,18 +51,6 @@ func (db *DB) damagedLocked(err error) {
 	db.noteChangeLocked(db.opts.DurableDelay)
 	db.wakeCommitter()
 	db.announceLocked()
-}
-
-// reportDamage makes the next Open set the file aside, and calls the owners of its data.
-func (db *DB) reportDamage() {
-	db.mu.Lock()
-	cause, owners := db.unreported, slices.Collect(maps.Keys(db.onDamage))
-	db.unreported = nil
-	db.mu.Unlock()
-	db.markStart(maxStarts)
-	for _, fn := range owners {
-		(*fn)(cause)
-	}
 }
 
 // mergeBackLocked puts a layer that could not be committed under pending.

@@ -18,8 +18,14 @@ import (
 // openDamaged is open for a file that is damaged in use: Close says so.
 func openDamaged(t *testing.T, path string) *DB {
 	t.Helper()
+	return openToBeDamaged(t, path, nil)
+}
+
+// openToBeDamaged is openDamaged with Options.OnDamage.
+func openToBeDamaged(t *testing.T, path string, onDamage func(error)) *DB {
+	t.Helper()
 	o := manual
-	o.Logger = &testsupport.Quiet
+	o.Logger, o.OnDamage = &testsupport.Quiet, onDamage
 	db, err := Open(t.Context(), path, o)
 	if err != nil || db.MemoryOnly() {
 		t.Fatal(err, db.Err())
@@ -70,14 +76,13 @@ func TestDamageInUseIsReadAround(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		path := testsupport.Path(t)
 		branches := manyLeaves(t, path, "other")
-		db := openDamaged(t, path)
 		var told atomic.Int64
-		defer db.OnDamage(func(cause error) {
+		db := openToBeDamaged(t, path, func(cause error) {
 			if !errors.Is(cause, ErrCorrupt) {
 				t.Errorf("told of %v", cause)
 			}
 			told.Add(1)
-		})()
+		})
 		seen := follow(t, db)
 		put(t, db, "0300", "before")
 		circle(t, path, branches[1])

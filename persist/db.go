@@ -26,6 +26,9 @@ type Options struct {
 	// LockTimeout is how long Open waits for another process to release the
 	// file. Default 30s; negative: it does not wait.
 	LockTimeout time.Duration
+	// OnDamage is called without locks when the file, or one more bucket of it, is found damaged in use: everything that
+	// could not be read is gone. Default: none.
+	OnDamage func(cause error)
 	// Logger receives what an operator should know. Default klog's.
 	Logger *klog.Logger
 }
@@ -83,8 +86,8 @@ func (o Options) withDefaults() (Options, error) {
 //	                                                                                  set aside by the next Open
 //
 // In use a damaged file is not replaced: the DB stops writing to it, and changes in memory count as durable. A bucket
-// that cannot be read counts as dropped. If no transaction can be begun any more, all buckets do. The functions of
-// [DB.OnDamage] are called.
+// that cannot be read counts as dropped. If no transaction can be begun any more, all buckets do. Options.OnDamage is
+// called.
 //
 // All methods are safe for concurrent use.
 type DB struct {
@@ -99,7 +102,7 @@ type DB struct {
 	bolt       *handle // Nil: memory only.
 	unreadable bool    // bolt is left alone: no transaction can be begun.
 	problem    problem
-	unreported error // Damage that OnDamage has not reported yet.
+	unreported error // Damage that was not reported to OnDamage yet.
 	boltTxID   int   // The bbolt transaction of the last successful commit.
 	// users counts the transactions of bolt that are open or about to begin. formerUsers counts those that were begun
 	// before a commit failed, see waitForReaders. It is nil once there are none.
@@ -111,15 +114,13 @@ type DB struct {
 	applied, durable, flushingTo uint64 // Numbers of the last batch applied, in the file, in flushing.
 	countedTo                    uint64 // The last batch that has counted as durable without being in the file.
 
-	commitAt       time.Time // When the next commit is due. Zero: none is.
+	commitAt       time.Time // When the next commit is due, while commits fail the next attempt. Zero: none is.
 	busySince      time.Time // When the commit that is under way began, or zero.
 	flushRequested bool
-	retryAt        time.Time // While commits fail: when the next attempt is due.
 
 	phase     phase
 	closeErr  error // What Close returns once done is closed.
 	setAsides []SetAside
-	onDamage  map[*func(error)]struct{}
 	committed chan struct{} // Closed and replaced when a commit has ended, or more may count as durable.
 }
 
@@ -131,19 +132,6 @@ const (
 	closing       // Close makes the last commit.
 	closed        // Only the committer uses the file, to close it.
 )
-
-// OnDamage registers fn. It is called when the file, or one more bucket of it, is found damaged in use: everything that
-// could not be read is gone. fn is called without locks, until remove is called.
-func (db *DB) OnDamage(fn func(cause error)) (remove func()) {
-	db.mu.Lock()
-	defer db.mu.Unlock()
-	db.onDamage[&fn] = struct{}{}
-	return func() {
-		db.mu.Lock()
-		defer db.mu.Unlock()
-		delete(db.onDamage, &fn)
-	}
-}
 
 // Path is the path of the file. Symbolic links of the path given to Open are followed.
 func (db *DB) Path() string { return db.path }
@@ -226,8 +214,13 @@ func (db *DB) update(bound int64, fn func(*Batch)) (uint64, error) {
 	return db.applied, nil
 }
 
-// noteChangeLocked makes a commit begin after a delay, or earlier.
+// noteChangeLocked makes a commit begin after a delay, or earlier. While commits fail, the change may count as durable
+// instead.
 func (db *DB) noteChangeLocked(delay time.Duration) {
+	if db.failingLocked() {
+		db.wakeCommitter()
+		return
+	}
 	at := time.Now().Add(delay)
 	earlier := db.commitAt.IsZero() || at.Before(db.commitAt)
 	if earlier {

@@ -99,7 +99,6 @@ func newDB(o Options) *DB {
 		done:      make(chan struct{}),
 		pending:   newLayer(),
 		users:     new(atomic.Int64),
-		onDamage:  map[*func(error)]struct{}{},
 		committed: make(chan struct{}),
 	}
 }
