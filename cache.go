@@ -93,9 +93,9 @@ func Open(ctx context.Context, path string, o Options) (*Cache, error) {
 // informers first and wait for their Run to return. A handler must not call Close.
 func (c *Cache) Close() error {
 	c.mu.Lock()
-	c.closed = true
-	informers := c.informersLocked()
+	c.closed = true // From now on there are no more informers.
 	c.mu.Unlock()
+	informers := c.all()
 	for _, s := range informers {
 		s.detach()
 	}
@@ -162,7 +162,8 @@ func (c *Cache) running() []*SharedIndexInformer {
 
 // Status returns the present state.
 func (c *Cache) Status() Status {
-	st := Status{Name: c.opts.Name, Path: c.db.Path(), MemoryOnly: c.db.MemoryOnly(), Informers: map[string]InformerStatus{}, Workqueues: c.work.Status(), Problems: problemOf(c.db), Err: c.db.Err()}
+	st := Status{Name: c.opts.Name, Path: c.db.Path(), MemoryOnly: c.db.MemoryOnly(), Informers: map[string]InformerStatus{}, Workqueues: c.work.Status()}
+	st.Problems, st.Err = problemOf(c.db)
 	for _, a := range c.db.SetAside() {
 		st.SetAside = append(st.SetAside, SetAside(a))
 	}

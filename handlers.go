@@ -106,9 +106,6 @@ func (s *SharedIndexInformer) ForgetDurable(name string) error {
 	if s.controller != nil {
 		return s.parts.Load().forget(name)
 	}
-	if s.forgotten == nil { // The names in the file are not known before the informer begins.
-		s.forgotten = map[string]struct{}{}
-	}
-	s.forgotten[name] = struct{}{}
+	s.forgotten = append(s.forgotten, name) // The names in the file are not known before the informer begins.
 	return nil
 }

@@ -93,9 +93,9 @@ type SharedIndexInformer struct {
 	controller        cache.Controller   // Nil until begin has done all else.
 	watchErrorHandler cache.WatchErrorHandlerWithContext
 	transform         cache.TransformFunc
-	reconcilers       []reconciler        // Before begin: all added ones. After it: those that run.
-	forgotten         map[string]struct{} // The names of ForgetDurable calls before begin.
-	running           sync.WaitGroup      // Reconcilers, and other goroutines of the run.
+	reconcilers       []reconciler   // Before begin: all added ones. After it: those that run.
+	forgotten         []string       // The names of ForgetDurable calls before begin.
+	running           sync.WaitGroup // Reconcilers, and other goroutines of the run.
 }
 
 // A reconciler is a [Reconciler]. Its open and close are called under the informer's mu.
@@ -136,20 +136,15 @@ func (c *shared) claim(p *place, s *SharedIndexInformer) (holder *SharedIndexInf
 	return nil, nil
 }
 
-// informersLocked returns the informers in the order of their spaces.
-func (c *shared) informersLocked() []*SharedIndexInformer {
+// all returns the informers in the order of their spaces.
+func (c *shared) all() []*SharedIndexInformer {
+	c.mu.Lock()
+	defer c.mu.Unlock()
 	informers := make([]*SharedIndexInformer, 0, len(c.informers))
 	for _, space := range slices.Sorted(maps.Keys(c.informers)) {
 		informers = append(informers, c.informers[space])
 	}
 	return informers
-}
-
-// all returns the informers in the order of their spaces.
-func (c *shared) all() []*SharedIndexInformer {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return c.informersLocked()
 }
 
 func (c *shared) release(space string, s *SharedIndexInformer) {
@@ -169,7 +164,7 @@ func (c *shared) newInformer(lw cache.ListerWatcher, example runtime.Object, o I
 		shared: c, opts: o, asker: asker{lw: lw}, example: ownExample(example),
 		detector: cache.NewCacheMutationDetector(fmt.Sprintf("%T", example)),
 		caught:   newSignal(), synced: newSignal(), served: newSignal(),
-		ended: make(chan struct{}),
+		ended: make(chan struct{}), watchErrorHandler: cache.DefaultWatchErrorHandler,
 	}
 	s.place.Store(p)
 	indexers := cache.Indexers{}
@@ -356,8 +351,8 @@ func (s *SharedIndexInformer) Status() InformerStatus {
 	st.ResourceVersion = p.indexer.LastStoreSyncResourceVersion()
 	st.Objects = p.indexer.Len()
 	st.Reconcilers = s.progress.reconcilerStatus(s.workStatus(p))
-	if err := p.db.Err(); err != nil {
-		st.Err, st.Problems = err, append(problemOf(p.db), st.Problems...)
+	if problems, err := problemOf(p.db); err != nil {
+		st.Err, st.Problems = err, append(problems, st.Problems...)
 	}
 	return st
 }
@@ -389,7 +384,7 @@ func (s *SharedIndexInformer) workStatus(p *parts) []workqueue.Status {
 // A store is the cache.Indexer of an informer. Until the informer runs, its contents are an indexer of client-go, which
 // remembers the indexers. Then they are the Indexer in the file.
 type store struct {
-	mu      sync.RWMutex // Held for writing while the informer opens, and for reading by writers.
+	adding  sync.Mutex // Held while indexers are added, and while the informer opens with those that were added.
 	current atomic.Pointer[contents]
 }
 
@@ -397,36 +392,25 @@ type contents struct{ cache.Indexer }
 
 var _ cache.Indexer = (*store)(nil)
 
-// write calls fn while the informer does not open.
-func (s *store) write(fn func(cache.Indexer) error) error {
-	s.mu.RLock()
-	defer s.mu.RUnlock()
-	return fn(s.current.Load())
+// AddIndexers implements [cache.Indexer].
+func (s *store) AddIndexers(added cache.Indexers) error {
+	s.adding.Lock()
+	defer s.adding.Unlock()
+	return s.current.Load().AddIndexers(added)
 }
 
 // Add implements [cache.Store].
-func (s *store) Add(obj any) error {
-	return s.write(func(ix cache.Indexer) error { return ix.Add(obj) })
-}
+func (s *store) Add(obj any) error { return s.current.Load().Add(obj) }
 
 // Update implements [cache.Store].
-func (s *store) Update(obj any) error {
-	return s.write(func(ix cache.Indexer) error { return ix.Update(obj) })
-}
+func (s *store) Update(obj any) error { return s.current.Load().Update(obj) }
 
 // Delete implements [cache.Store].
-func (s *store) Delete(obj any) error {
-	return s.write(func(ix cache.Indexer) error { return ix.Delete(obj) })
-}
+func (s *store) Delete(obj any) error { return s.current.Load().Delete(obj) }
 
 // Replace implements [cache.Store].
 func (s *store) Replace(list []any, resourceVersion string) error {
-	return s.write(func(ix cache.Indexer) error { return ix.Replace(list, resourceVersion) })
-}
-
-// AddIndexers implements [cache.Indexer].
-func (s *store) AddIndexers(added cache.Indexers) error {
-	return s.write(func(ix cache.Indexer) error { return ix.AddIndexers(added) })
+	return s.current.Load().Replace(list, resourceVersion)
 }
 
 // Bookmark implements [cache.Store].

@@ -36,8 +36,8 @@ func (s *SharedIndexInformer) open() (*parts, error) {
 			return nil, err
 		}
 	}
-	s.store.mu.Lock()
-	defer s.store.mu.Unlock()
+	s.store.adding.Lock()
+	defer s.store.adding.Unlock()
 	indexers := s.store.GetIndexers()
 	err := s.openParts(p, indexers)
 	if errors.Is(err, persist.ErrCorrupt) {
@@ -115,7 +115,7 @@ func (s *SharedIndexInformer) hasReconcilerLocked(name string) bool {
 // openReconcilers forgets the names of ForgetDurable, and opens the added reconcilers: they find the keys that the last
 // process has left. After an error it can be called again. The caller holds s.mu.
 func (s *SharedIndexInformer) openReconcilers(p *parts) error {
-	for name := range s.forgotten {
+	for _, name := range s.forgotten {
 		if err := p.forget(name); err != nil {
 			return fmt.Errorf("warmwatch: forget %q: %w", name, err)
 		}
@@ -226,13 +226,9 @@ func (s *SharedIndexInformer) lookUntilSeen(ctx context.Context) (*request.Seen,
 // watchFailed calls the handler of watch errors for an error before there is a Reflector. The handler gets a Reflector
 // that does not run.
 func (s *SharedIndexInformer) watchFailed(ctx context.Context, err error) {
-	handler := s.watchErrorHandler
-	if handler == nil {
-		handler = cache.DefaultWatchErrorHandler
-	}
 	p := s.place.Load()
 	r := cache.NewReflectorWithOptions(s.asker.lw, s.example, &s.store, cache.ReflectorOptions{Logger: &p.logger})
-	handler(klog.NewContext(ctx, p.logger), r, err)
+	s.watchErrorHandler(klog.NewContext(ctx, p.logger), r, err)
 }
 
 // moveTo gives the informer the place that its request asks for, once a predecessor has left it.

@@ -91,13 +91,13 @@ type Problem struct {
 	Since time.Time `json:",omitzero"`
 }
 
-// problemOf returns what is wrong with a file, empty if nothing is.
-func problemOf(db *persist.DB) []Problem {
+// problemOf returns what is wrong with a file, nothing if all is well.
+func problemOf(db *persist.DB) ([]Problem, error) {
 	code, since, err := db.Problem()
 	if err == nil {
-		return nil
+		return nil, nil
 	}
-	return []Problem{{Code(code), err.Error(), since}}
+	return []Problem{{Code(code), err.Error(), since}}, err
 }
 
 func workingFromMemory(err error) error { return fmt.Errorf("warmwatch: working from memory: %w", err) }

@@ -41,7 +41,7 @@ func (s *SharedIndexInformer) RunWithContext(ctx context.Context) {
 	if s.opts.learns() && !s.identify(ctx) {
 		return
 	}
-	if !s.untilRead(ctx, func() error { return s.begin(ctx) }) {
+	if !s.untilBegun(ctx) {
 		return
 	}
 	s.controller.RunWithContext(klog.NewContext(ctx, s.place.Load().logger))
@@ -50,16 +50,15 @@ func (s *SharedIndexInformer) RunWithContext(ctx context.Context) {
 // readRetryDelay is the pause after the file could not be read.
 const readRetryDelay = time.Second
 
-// untilRead repeats a step of the start until the file can be read. It returns false if the informer has ended
-// meanwhile.
-func (s *SharedIndexInformer) untilRead(ctx context.Context, step func() error) bool {
-	for failed := false; ; failed = true {
-		err := step()
-		s.progress.set(CodeNotRead, err)
+// untilBegun calls begin until the file can be read. It returns false if the informer has ended meanwhile.
+func (s *SharedIndexInformer) untilBegun(ctx context.Context) bool {
+	for {
+		err := s.begin(ctx)
+		news := s.progress.set(CodeNotRead, err)
 		if err == nil || errors.Is(err, ErrClosed) {
 			return err == nil
 		}
-		if !failed {
+		if news {
 			s.place.Load().logger.Error(err, "Could not begin to run, trying again")
 		}
 		if !pause(ctx, readRetryDelay) {
@@ -165,26 +164,14 @@ func (s *SharedIndexInformer) serveStored(ctx context.Context) {
 
 // serveStale makes HasSynced true once the server has not been heard for a while.
 func (s *SharedIndexInformer) serveStale(ctx context.Context, after time.Duration) {
-	begun := time.Now()
-	for {
-		heard := begun
-		if contact := s.progress.heardAt(); contact.After(begun) {
-			heard = contact
-		}
-		silent := time.Since(heard)
-		if silent >= after {
-			if s.synced.set() {
-				s.place.Load().logger.Info("The server was not heard, HasSynced is true with the objects from disk", "silent", silent.Round(time.Second))
-			}
+	silent := time.Duration(0)
+	for begun := time.Now(); silent < after && !isClosed(s.synced.done); silent = min(time.Since(begun), time.Since(s.progress.heardAt())) {
+		if !pause(ctx, after-silent) {
 			return
 		}
-		select {
-		case <-time.After(after - silent):
-		case <-s.synced.done:
-			return
-		case <-ctx.Done():
-			return
-		}
+	}
+	if s.synced.set() {
+		s.place.Load().logger.Info("The server was not heard, HasSynced is true with the objects from disk", "silent", silent.Round(time.Second))
 	}
 }
 
@@ -291,19 +278,18 @@ const (
 // status.
 func (s *SharedIndexInformer) logHanging(ctx context.Context) {
 	defer utilruntime.HandleCrashWithContext(ctx)
-	logged := map[unreturned]time.Time{}
-	for pause(ctx, hangingLook) {
-		still := map[unreturned]time.Time{}
+	for last := time.Now(); pause(ctx, hangingLook); {
+		now := time.Now()
 		for _, u := range s.unreturned() {
-			if u.since.IsZero() || time.Since(u.since) < hangingCallback {
-				continue
-			}
-			still[u] = logged[u]
-			if time.Since(still[u]) >= hangingAgain {
+			if !u.since.IsZero() && u.dueLogs(now) > u.dueLogs(last) {
 				u.logger(s).Error(nil, "A handler or a reconcile has not returned for a while")
-				still[u] = time.Now()
 			}
 		}
-		logged = still
+		last = now
 	}
+}
+
+// dueLogs returns how often u should be in the log at a time.
+func (u unreturned) dueLogs(at time.Time) int {
+	return int((at.Sub(u.since) - hangingCallback + hangingAgain) / hangingAgain)
 }

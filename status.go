@@ -222,11 +222,7 @@ func (p *progress) started(decision checkpoint.Decision, vouchedAt time.Time) {
 func (p *progress) start(objects int) []any {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	keysAndValues := []any{"cause", p.cause, "reason", p.reason, "from", p.startedFrom, "objects", objects}
-	if p.startedFrom == "disk" && !p.lastContact.IsZero() {
-		keysAndValues = append(keysAndValues, "age", time.Since(p.lastContact).Round(time.Second))
-	}
-	return keysAndValues
+	return []any{"cause", p.cause, "reason", p.reason, "from", p.startedFrom, "objects", objects, "lastContact", p.lastContact}
 }
 
 // RelistBegun implements [reflector.Informer].

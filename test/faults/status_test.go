@@ -304,10 +304,10 @@ func TestAStartIsOneLineInTheLog(t *testing.T) {
 				`"cause"="FirstStart" "reason"="" "from"="server" "objects"=2`,
 			}},
 			{"that resumes", func() { bubble.Advance(time.Hour) }, []string{
-				`"cause"="Resumed" "reason"="" "from"="disk" "objects"=2 "age"="1h2m0s"`,
+				`"cause"="Resumed" "reason"="" "from"="disk" "objects"=2 "lastContact"=`,
 			}},
 			{"whose history is gone", func() { f.Put(source.ConfigMap("c")); f.Compact() }, []string{
-				`"from"="disk" "objects"=2 "age"="1h4m0s"`,
+				`"from"="disk" "objects"=2 "lastContact"=`,
 				`"msg"="Relisting" `,
 			}},
 		} {
