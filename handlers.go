@@ -1,7 +1,6 @@
 package warmwatch
 
 import (
-	"context"
 	"fmt"
 	"time"
 
@@ -33,21 +32,6 @@ func (s *SharedIndexInformer) AddEventHandlerWithOptions(h cache.ResourceEventHa
 		return nil, fmt.Errorf("warmwatch: add handler: a handler %w", errRequired)
 	}
 	return s.processor.Add(h, processor.Name{}, o)
-}
-
-// DurableOptions configures [SharedIndexInformer.AddDurableEventHandler] and, as a part of [ReconcilerOptions],
-// [SharedIndexInformer.AddReconciler]. The zero value is valid.
-type DurableOptions struct {
-	cache.HandlerOptions
-	// Epoch names the state of what the handler has made outside the cluster, for example a boot id, or the version of
-	// the program. The handler starts over if the last handler of the name had another epoch. Default: none. Then a
-	// reconciler starts over in each process, and a durable handler never for this reason.
-	Epoch string
-	// Known returns the keys of the objects that the program holds, for example of the files that it finds. Once the
-	// cache has caught up with the server, the handler gets OnDelete for each key that the cache lacks, with a
-	// [cache.DeletedFinalStateUnknown] whose Obj is nil. So no deletion is missed, whatever happens to the file. Known
-	// is called in each process, on a goroutine of its own, and again after an error; ctx ends with the handler.
-	Known func(ctx context.Context) ([]cache.ObjectName, error)
 }
 
 // AddDurableEventHandler adds a handler that gets every change at least once, in the order of the watch, across crashes

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"reflect"
 	"slices"
 	"strings"
 	"sync"
@@ -14,6 +15,7 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/tools/cache"
+	"k8s.io/klog/v2"
 
 	"github.com/warmwatch/warmwatch/checkpoint"
 	"github.com/warmwatch/warmwatch/indexer"
@@ -93,21 +95,34 @@ type SharedIndexInformer struct {
 	controller        cache.Controller   // Nil until begin has done all else.
 	watchErrorHandler cache.WatchErrorHandlerWithContext
 	transform         cache.TransformFunc
-	reconcilers       []reconciler   // Before begin: all added ones. After it: those that run.
+	reconcilers       []*Reconciler  // Before begin: all added ones. After it: those that run.
 	forgotten         []string       // The names of ForgetDurable calls before begin.
 	running           sync.WaitGroup // Reconcilers, and other goroutines of the run.
 }
 
-// A reconciler is a [Reconciler]. Its open and close are called under the informer's mu.
-type reconciler interface {
-	reconcilesFor(name string) bool
-	open(p *parts) error // It may be called again.
-	run(ctx context.Context)
-	hasEnded() bool
-	close()
+var _ cache.SharedIndexInformer = (*SharedIndexInformer)(nil)
+
+// A Reconciler is the registration of a ReconcileFunc: a durable handler, and the workers of its queue. HasSynced means
+// that all initial keys are in the queue. All methods are safe for concurrent use.
+type Reconciler struct {
+	registration
+	informer  *SharedIndexInformer
+	name      string
+	reconcile ReconcileFunc
+	opts      ReconcilerOptions
+
+	// informer.mu guards the fields that open sets. The handler and the workers begin later, and need no lock.
+	parts    *parts // Nil before open, as are logger and queue.
+	logger   klog.Logger
+	queue    *workqueue.Queue[cache.ObjectName]
+	enqueued []cache.ObjectName // Before open.
 }
 
-var _ cache.SharedIndexInformer = (*SharedIndexInformer)(nil)
+// registration is what the processor returns.
+type registration interface {
+	cache.ResourceEventHandlerRegistration
+	ShutdownChan() <-chan struct{}
+}
 
 // shared has the things that the informers of a Cache share.
 type shared struct {
@@ -315,6 +330,18 @@ func (s *SharedIndexInformer) IsStopped() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.stopped
+}
+
+// storedType returns an example of the stored Go type.
+func (s *SharedIndexInformer) storedType() runtime.Object {
+	if s.opts.Transformed != nil {
+		return s.opts.Transformed
+	}
+	return s.example
+}
+
+func (s *SharedIndexInformer) newObject() any {
+	return reflect.New(reflect.TypeOf(s.storedType()).Elem()).Interface()
 }
 
 // parts are the components of an informer that runs. They do not change.

@@ -5,11 +5,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"reflect"
 	"slices"
 	"time"
 
-	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/klog/v2"
@@ -106,12 +104,6 @@ func dropSpace(db *persist.DB, space string) error {
 	return err
 }
 
-// hasReconcilerLocked reports whether a reconciler has a name. A removed reconciler counts until it has ended: it may
-// still put something into the file.
-func (s *SharedIndexInformer) hasReconcilerLocked(name string) bool {
-	return slices.ContainsFunc(s.reconcilers, func(r reconciler) bool { return r.reconcilesFor(name) && (s.controller != nil || !r.hasEnded()) })
-}
-
 // openReconcilers forgets the names of ForgetDurable, and opens the added reconcilers: they find the keys that the last
 // process has left. After an error it can be called again. The caller holds s.mu.
 func (s *SharedIndexInformer) openReconcilers(p *parts) error {
@@ -121,7 +113,7 @@ func (s *SharedIndexInformer) openReconcilers(p *parts) error {
 		}
 	}
 	s.forgotten = nil
-	s.reconcilers = slices.DeleteFunc(s.reconcilers, reconciler.hasEnded)
+	s.reconcilers = slices.DeleteFunc(s.reconcilers, (*Reconciler).hasEnded)
 	for _, r := range s.reconcilers {
 		if err := r.open(p); err != nil {
 			return err
@@ -139,18 +131,6 @@ func (p *parts) forget(name string) error {
 		return err
 	}
 	return p.deletions.Forget(name)
-}
-
-// storedType returns an example of the stored Go type.
-func (s *SharedIndexInformer) storedType() runtime.Object {
-	if s.opts.Transformed != nil {
-		return s.opts.Transformed
-	}
-	return s.example
-}
-
-func (s *SharedIndexInformer) newObject() any {
-	return reflect.New(reflect.TypeOf(s.storedType()).Elem()).Interface()
 }
 
 // want returns the values that a checkpoint must match.

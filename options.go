@@ -12,6 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/tools/cache"
+	clientworkqueue "k8s.io/client-go/util/workqueue"
 	"k8s.io/klog/v2"
 
 	"github.com/warmwatch/warmwatch/persist"
@@ -156,6 +157,57 @@ type InformerOptions struct {
 	// NeverResume makes every start a relist with a diff. It is for servers that accept any resourceVersion, as some
 	// aggregated ones do. Events are never resumed, because the API server keeps no history of them.
 	NeverResume bool
+}
+
+// DurableOptions configures [SharedIndexInformer.AddDurableEventHandler] and, as a part of [ReconcilerOptions],
+// [SharedIndexInformer.AddReconciler]. The zero value is valid.
+type DurableOptions struct {
+	cache.HandlerOptions
+	// Epoch names the state of what the handler has made outside the cluster, for example a boot id, or the version of
+	// the program. The handler starts over if the last handler of the name had another epoch. Default: none. Then a
+	// reconciler starts over in each process, and a durable handler never for this reason.
+	Epoch string
+	// Known returns the keys of the objects that the program holds, for example of the files that it finds. Once the
+	// cache has caught up with the server, the handler gets OnDelete for each key that the cache lacks, with a
+	// [cache.DeletedFinalStateUnknown] whose Obj is nil. So no deletion is missed, whatever happens to the file. Known
+	// is called in each process, on a goroutine of its own, and again after an error; ctx ends with the handler.
+	Known func(ctx context.Context) ([]cache.ObjectName, error)
+}
+
+// A ReconcileFunc makes the world as the object of a key wants it. Get the object from a lister of the informer. If it
+// returns an error, it is called again later. ctx ends with the informer.
+type ReconcileFunc func(ctx context.Context, req ReconcileRequest) (ReconcileResult, error)
+
+// A ReconcileRequest names the object to reconcile.
+type ReconcileRequest struct {
+	cache.ObjectName
+	// Deleted has the last known objects that were deleted since this key was last done, oldest first: usually one, or
+	// none. It is empty for a key of DurableOptions.Known, and where the file was lost, so clean up by the key. It has
+	// more than one if the name was used again and deleted again; an object of the name may exist now. They may be
+	// stale like the object of a [cache.DeletedFinalStateUnknown], and must not be changed. A reconcile may find the
+	// object gone before the deletion is in the file; then one more reconcile has it. An object is left out if its
+	// record was damaged, or if the informer's transform returns another Go type now.
+	Deleted []any
+}
+
+// A ReconcileResult says what follows a reconcile without an error.
+type ReconcileResult struct {
+	// After is the time until the key is reconciled again. A new process does it at once. Default 0: when the object
+	// changes.
+	After time.Duration
+}
+
+// ReconcilerOptions configures [SharedIndexInformer.AddReconciler]. The zero value is valid.
+type ReconcilerOptions struct {
+	// DurableOptions of the handler. Without an Epoch each start reconciles all objects. With the same Epoch as before,
+	// it reconciles only what is not done.
+	DurableOptions
+	// Workers is how many keys are reconciled at once. Default 1.
+	Workers int
+	// RateLimiter says when a failed reconcile is repeated. Default: client-go's for controllers.
+	RateLimiter clientworkqueue.TypedRateLimiter[cache.ObjectName]
+	// WaitFor has the other caches that the function reads. The first reconcile waits for them, as for the informer.
+	WaitFor []cache.DoneChecker
 }
 
 // learns reports whether the identity is what the first request asks for, see newLearningInformer.

@@ -7,12 +7,10 @@ import (
 	"fmt"
 	"slices"
 	"sync"
-	"time"
 
 	"k8s.io/apimachinery/pkg/util/rand"
 	utilruntime "k8s.io/apimachinery/pkg/util/runtime"
 	"k8s.io/client-go/tools/cache"
-	clientworkqueue "k8s.io/client-go/util/workqueue"
 	"k8s.io/klog/v2"
 
 	"github.com/warmwatch/warmwatch/internal/processor"
@@ -20,42 +18,6 @@ import (
 	"github.com/warmwatch/warmwatch/queue"
 	"github.com/warmwatch/warmwatch/workqueue"
 )
-
-// A ReconcileFunc makes the world as the object of a key wants it. Get the object from a lister of the informer. If it
-// returns an error, it is called again later. ctx ends with the informer.
-type ReconcileFunc func(ctx context.Context, req ReconcileRequest) (ReconcileResult, error)
-
-// A ReconcileRequest names the object to reconcile.
-type ReconcileRequest struct {
-	cache.ObjectName
-	// Deleted has the last known objects that were deleted since this key was last done, oldest first: usually one, or
-	// none. It is empty for a key of DurableOptions.Known, and where the file was lost, so clean up by the key. It has
-	// more than one if the name was used again and deleted again; an object of the name may exist now. They may be
-	// stale like the object of a [cache.DeletedFinalStateUnknown], and must not be changed. A reconcile may find the
-	// object gone before the deletion is in the file; then one more reconcile has it. An object is left out if its
-	// record was damaged, or if the informer's transform returns another Go type now.
-	Deleted []any
-}
-
-// A ReconcileResult says what follows a reconcile without an error.
-type ReconcileResult struct {
-	// After is the time until the key is reconciled again. A new process does it at once. Default 0: when the object
-	// changes.
-	After time.Duration
-}
-
-// ReconcilerOptions configures [SharedIndexInformer.AddReconciler]. The zero value is valid.
-type ReconcilerOptions struct {
-	// DurableOptions of the handler. Without an Epoch each start reconciles all objects. With the same Epoch as before,
-	// it reconciles only what is not done.
-	DurableOptions
-	// Workers is how many keys are reconciled at once. Default 1.
-	Workers int
-	// RateLimiter says when a failed reconcile is repeated. Default: client-go's for controllers.
-	RateLimiter clientworkqueue.TypedRateLimiter[cache.ObjectName]
-	// WaitFor has the other caches that the function reads. The first reconcile waits for them, as for the informer.
-	WaitFor []cache.DoneChecker
-}
 
 // AddReconciler calls reconcile like a controller: at each start for each object, and for what was deleted meanwhile;
 // then for each change. It calls it for each key until it returns nil, also across crashes (D4). It is a durable
@@ -116,6 +78,12 @@ func (s *SharedIndexInformer) AddReconciler(name string, reconcile ReconcileFunc
 	return r, nil
 }
 
+// hasReconcilerLocked reports whether a reconciler has a name. A removed reconciler counts until it has ended: it may
+// still put something into the file.
+func (s *SharedIndexInformer) hasReconcilerLocked(name string) bool {
+	return slices.ContainsFunc(s.reconcilers, func(r *Reconciler) bool { return r.name == name && (s.controller != nil || !r.hasEnded()) })
+}
+
 // RemoveEventHandler implements [cache.SharedInformer]. The name of a durable
 // handler keeps its position.
 func (s *SharedIndexInformer) RemoveEventHandler(handle cache.ResourceEventHandlerRegistration) error {
@@ -123,22 +91,6 @@ func (s *SharedIndexInformer) RemoveEventHandler(handle cache.ResourceEventHandl
 		handle = r.registration
 	}
 	return s.processor.Remove(handle)
-}
-
-// A Reconciler is the registration of a ReconcileFunc: a durable handler, and the workers of its queue. HasSynced means
-// that all initial keys are in the queue. All methods are safe for concurrent use.
-type Reconciler struct {
-	registration
-	informer  *SharedIndexInformer
-	name      string
-	reconcile ReconcileFunc
-	opts      ReconcilerOptions
-
-	// informer.mu guards the fields that open sets. The handler and the workers begin later, and need no lock.
-	parts    *parts // Nil before open, as are logger and queue.
-	logger   klog.Logger
-	queue    *workqueue.Queue[cache.ObjectName]
-	enqueued []cache.ObjectName // Before open.
 }
 
 // Enqueue has keys reconciled, for example of the owner of another object, also if the cache lacks the object. If a
@@ -197,15 +149,6 @@ func (r *Reconciler) close() {
 		r.queue.Close()
 	}
 }
-
-// registration is what the processor returns.
-type registration interface {
-	cache.ResourceEventHandlerRegistration
-	ShutdownChan() <-chan struct{}
-}
-
-// reconcilesFor reports whether this is the reconciler of a name.
-func (r *Reconciler) reconcilesFor(name string) bool { return r.name == name }
 
 // hasEnded reports whether the handler is not called any more.
 func (r *Reconciler) hasEnded() bool { return isClosed(r.ShutdownChan()) }
@@ -282,7 +225,7 @@ func (r *Reconciler) run(ctx context.Context) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	r.close() // Reconcilers in s.reconcilers may still be given keys.
-	s.reconcilers = slices.DeleteFunc(s.reconcilers, func(other reconciler) bool { return other == r })
+	s.reconcilers = slices.DeleteFunc(s.reconcilers, func(other *Reconciler) bool { return other == r })
 }
 
 // wait waits for the caches, and reports false if the reconciler ends before.
