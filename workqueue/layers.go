@@ -23,17 +23,9 @@ func (k kept[T]) Add(item T) {
 	}
 	q.keepLocked(item)
 	k.Typed.Add(item)
-	q.noteLeftLocked(item)
-}
-
-// noteLeftLocked notes an item that is added after ShutDown: perhaps only the next process has it. It reports whether
-// ShutDown was called.
-func (q *Queue[T]) noteLeftLocked(item T) bool {
-	if !q.plain.ShuttingDown() {
-		return false
+	if q.plain.ShuttingDown() { // Perhaps only the next process has the item.
+		q.left[item] = struct{}{}
 	}
-	q.left[item] = struct{}{}
-	return true
 }
 
 // Get implements workqueue.TypedInterface.
@@ -81,17 +73,10 @@ type keptForLater[T comparable] struct {
 
 // AddAfter implements workqueue.TypedDelayingInterface.
 func (k keptForLater[T]) AddAfter(item T, d time.Duration) {
-	q := k.q
-	if d > 0 && !q.delay(item, d) {
-		return
-	}
-	k.TypedDelayingInterface.AddAfter(item, d) // Without the lock: it may wait for an Add.
 	if d <= 0 {
-		q.mu.Lock()
-		defer q.mu.Unlock()
-		if q.noteLeftLocked(item) {
-			q.keepLocked(item)
-		}
+		k.Add(item)
+	} else if k.q.delay(item, d) {
+		k.TypedDelayingInterface.AddAfter(item, d) // Without the lock: it may wait for an Add.
 	}
 }
 

@@ -90,7 +90,7 @@ func New[T comparable](s *Store, name string, o Options[T]) (*Queue[T], error) {
 		Name: name, DelayingQueue: keptForLater[T]{delaying, q},
 	})
 	if err := q.begin(); err != nil {
-		q.ShutDown()
+		q.Close()
 		return nil, err
 	}
 	return q, nil
@@ -121,7 +121,6 @@ func (q *Queue[T]) begin() error {
 		return cmp.Or(err, unknown)
 	})
 	if err != nil {
-		q.release()
 		return err
 	}
 	if q.damaged = len(damaged) > 0; q.damaged {
@@ -190,20 +189,17 @@ func (q *Queue[T]) change(fn func(b *persist.Batch, key string), key string) {
 // is idempotent.
 func (q *Queue[T]) Close() {
 	q.ShutDown()
-	q.release()
-}
-
-func (q *Queue[T]) release() {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	q.closed = true
 }
 
-// inUse implements owner: an item is worked on, or will be.
+// inUse implements owner: an item is worked on, or will be. If none is, and the queue is shut down, it is closed.
 func (q *Queue[T]) inUse() bool {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	return !q.closed && (!q.ShuttingDown() || !q.leave && q.Len() > 0 || q.order.popped.Load() > 0)
+	q.closed = q.closed || q.ShuttingDown() && (q.leave || q.Len() == 0) && q.order.popped.Load() == 0
+	return !q.closed
 }
 
 // len implements owner.

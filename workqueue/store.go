@@ -49,7 +49,6 @@ type Store struct {
 // An owner is a [Queue]. Its methods are called under the Store's mu.
 type owner interface {
 	inUse() bool
-	release()
 	len() int
 }
 
@@ -81,7 +80,7 @@ func (s *Store) open(name string, q owner, read func(*persist.Snapshot) error) e
 	if s.closed {
 		return persist.ErrClosed
 	}
-	if err := s.releaseLocked(name); err != nil {
+	if err := s.checkUnusedLocked(name); err != nil {
 		return err
 	}
 	if err := s.db.Read(s.keys.Space, read); err != nil {
@@ -92,16 +91,11 @@ func (s *Store) open(name string, q owner, read func(*persist.Snapshot) error) e
 	return err
 }
 
-// releaseLocked releases the last workqueue of a name: others change its keys from now on.
-func (s *Store) releaseLocked(name string) error {
-	q := s.owners[name]
-	if q == nil {
-		return nil
-	}
-	if q.inUse() {
+// checkUnusedLocked returns an error if a name has a workqueue.
+func (s *Store) checkUnusedLocked(name string) error {
+	if q := s.owners[name]; q != nil && q.inUse() {
 		return fmt.Errorf("%w: %q", ErrInUse, name)
 	}
-	q.release()
 	return nil
 }
 
@@ -159,7 +153,7 @@ func (s *Store) Status() []Status {
 func (s *Store) Forget(name string) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if err := s.releaseLocked(name); err != nil {
+	if err := s.checkUnusedLocked(name); err != nil {
 		return err
 	}
 	var stored []string
