@@ -115,11 +115,15 @@ func awaitEnds(informers []*SharedIndexInformer) {
 	ctx, cancel := context.WithTimeout(context.Background(), closePatience)
 	defer cancel()
 	for _, s := range informers {
-		if s.hasEnded(ctx) {
-			continue
+		select {
+		case <-s.ended:
+		case <-ctx.Done():
+			if isClosed(s.ended) {
+				continue
+			}
+			s.place.Load().logger.Error(nil, "The Cache is closed although an informer has not ended: from now on its handlers and reconciles find no objects, and their acknowledgements are not stored",
+				"waited", closePatience)
 		}
-		s.place.Load().logger.Error(nil, "The Cache is closed although an informer has not ended: from now on its handlers and reconciles find no objects, and their acknowledgements are not stored",
-			"waited", closePatience)
 	}
 }
 

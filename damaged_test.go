@@ -47,8 +47,8 @@ func TestDamageThatIsFoundWhileAllIsWrittenAnewIsLogged(t *testing.T) {
 	if len(lines) != 1 || !strings.Contains(lines[0], "the first record") {
 		t.Errorf("logged %q, expected the first record", lines)
 	}
-	if whole, repaired := s.progress.relistEnded(true, nil); !whole || !repaired {
-		t.Errorf("whole %t, repaired %t", whole, repaired)
+	if whole := (observer{&s.progress, s}).RelistEnded(true, nil); !whole {
+		t.Error("it is not whole")
 	}
 	if due := s.progress.dueRelists(); len(due) != 0 {
 		t.Errorf("to be repaired once more: %v", due)

@@ -11,6 +11,7 @@ import (
 	"strings"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -91,7 +92,7 @@ type SharedIndexInformer struct {
 	stopped           bool
 	ctx               context.Context    // Of the run; nil before.
 	cancel            context.CancelFunc // Of ctx.
-	ended             chan struct{}      // Closed when the run has ended.
+	ended             chan struct{}      // Closed when the run has ended, or will never begin.
 	controller        cache.Controller   // Nil until begin has done all else.
 	watchErrorHandler cache.WatchErrorHandlerWithContext
 	transform         cache.TransformFunc
@@ -185,7 +186,8 @@ func (c *shared) newInformer(lw cache.ListerWatcher, example runtime.Object, o I
 	indexers := cache.Indexers{}
 	maps.Copy(indexers, o.Indexers)
 	s.store.current.Store(&contents{cache.NewIndexer(cache.DeletionHandlingMetaNamespaceKeyFunc, indexers)})
-	s.progress.phase = PhaseLoading
+	s.progress.phase, s.progress.troubles = PhaseLoading, map[Code]trouble{}
+	s.progress.running, s.progress.failed = map[oneReconcile]time.Time{}, map[string]failedReconcile{}
 	s.processor = processor.New(processor.Options{
 		Informer: s.describe(),
 		Served:   s.served.done, Synced: s.synced.done, CaughtUp: s.caught.done,
@@ -249,7 +251,10 @@ func (s *SharedIndexInformer) GetIndexer() cache.Indexer { return &s.store }
 // from every object at every start: set known indexers in InformerOptions. Unlike with client-go, a transform must not
 // call AddIndexers, which waits for running transforms.
 func (s *SharedIndexInformer) AddIndexers(indexers cache.Indexers) error {
-	if err := s.addIndexers(indexers); err != nil {
+	if s.IsStopped() {
+		return errors.New("indexer was not added because it has stopped already")
+	}
+	if err := s.store.AddIndexers(indexers); err != nil {
 		return err
 	}
 	// Without s.mu: the Sink may be in a transform, which may call the informer.
@@ -257,15 +262,6 @@ func (s *SharedIndexInformer) AddIndexers(indexers cache.Indexers) error {
 		return p.sink.SetIndexVersion(s.indexVersion)
 	}
 	return nil
-}
-
-func (s *SharedIndexInformer) addIndexers(indexers cache.Indexers) error {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.stopped {
-		return errors.New("indexer was not added because it has stopped already")
-	}
-	return s.store.AddIndexers(indexers)
 }
 
 // indexVersion identifies the index functions. When it changes, the indices are rebuilt.
@@ -370,7 +366,9 @@ func (s *SharedIndexInformer) Status() InformerStatus {
 	}
 	st.Problems, st.Err = s.progress.problemsLocked()
 	s.progress.mu.Unlock()
-	st.Handlers = s.handlerStatus()
+	for _, h := range s.processor.Status(queue.Handlers) {
+		st.Handlers = append(st.Handlers, HandlerStatus(h))
+	}
 	p := s.parts.Load()
 	if p == nil {
 		return st
@@ -382,14 +380,6 @@ func (s *SharedIndexInformer) Status() InformerStatus {
 		st.Err, st.Problems = err, append(problems, st.Problems...)
 	}
 	return st
-}
-
-func (s *SharedIndexInformer) handlerStatus() []HandlerStatus {
-	var all []HandlerStatus
-	for _, h := range s.processor.Status(queue.Handlers) {
-		all = append(all, HandlerStatus(h))
-	}
-	return all
 }
 
 // workStatus returns the states of the workqueues of all reconcilers. Keys also counts deltas that are still pending.

@@ -196,7 +196,17 @@ func (o observer) CaughtUp() { o.informer.caughtUp() }
 
 // RelistEnded implements [reflector.Informer].
 func (o observer) RelistEnded(complete bool, refused error) (whole bool) {
-	whole, repaired := o.relistEnded(complete, refused)
+	o.mu.Lock()
+	o.rewriting, whole = false, !o.relistForced
+	_, damaged := o.troubles[CodeUnreadable]
+	repaired := complete && whole && damaged
+	if complete {
+		o.setLocked(CodeRefused, refused)
+	}
+	if repaired {
+		o.setLocked(CodeUnreadable, nil)
+	}
+	o.mu.Unlock()
 	if repaired {
 		o.informer.place.Load().logger.Info("All objects were listed, and what could not be read is written anew")
 	}
@@ -205,7 +215,13 @@ func (o observer) RelistEnded(complete bool, refused error) (whole bool) {
 
 // Relisted implements [reflector.Informer].
 func (o observer) Relisted(full bool) {
-	o.relisted(full)
+	o.mu.Lock()
+	o.relists++
+	if full && o.asked != nil && o.asked.begun {
+		close(o.asked.done)
+		o.asked = nil
+	}
+	o.mu.Unlock()
 	o.informer.serve()
 	o.informer.caughtUp()
 }

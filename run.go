@@ -221,32 +221,19 @@ func (s *SharedIndexInformer) logRunning() {
 // stored.
 func (s *SharedIndexInformer) detach() {
 	s.mu.Lock()
-	cancel := s.cancel
+	if s.cancel != nil {
+		s.cancel()
+	} else if !s.stopped {
+		close(s.ended)
+	}
 	s.stopped = true
 	s.mu.Unlock()
-	if cancel != nil {
-		cancel()
-	}
 	// detach does not wait for the Reflector, because a ListerWatcher may hang.
 	// The sink refuses later events.
 	if p := s.parts.Load(); p != nil {
 		p.sink.Stop()
 	}
 	s.processor.Stop()
-}
-
-// hasEnded waits until the run has ended, if it has begun, and reports false if ctx is done before.
-func (s *SharedIndexInformer) hasEnded(ctx context.Context) bool {
-	s.mu.Lock()
-	started := s.ctx != nil
-	s.mu.Unlock()
-	if started {
-		select {
-		case <-s.ended:
-		case <-ctx.Done():
-		}
-	}
-	return !started || isClosed(s.ended)
 }
 
 func (s *SharedIndexInformer) unreturned() []unreturned {

@@ -235,33 +235,6 @@ func (p *progress) RelistBegun(rewriting bool) {
 	}
 }
 
-// relisted counts a relist, which may have compared all contents.
-func (p *progress) relisted(full bool) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.relists++
-	if full && p.asked != nil && p.asked.begun {
-		close(p.asked.done)
-		p.asked = nil
-	}
-}
-
-// relistEnded notes why an object was left out, nil if none was. It reports whether no damage was
-// found since the relist began, and whether there was some before.
-func (p *progress) relistEnded(complete bool, refused error) (whole, repaired bool) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.rewriting = false
-	if complete {
-		p.setLocked(CodeRefused, refused)
-	}
-	if complete && !p.relistForced {
-		_, repaired = p.troubles[CodeUnreadable]
-		p.setLocked(CodeUnreadable, nil)
-	}
-	return !p.relistForced, repaired
-}
-
 func (p *progress) setPhase(phase Phase) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -331,9 +304,6 @@ type failedReconcile struct {
 func (p *progress) reconcileBegun(what oneReconcile) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.running == nil {
-		p.running, p.failed = map[oneReconcile]time.Time{}, map[string]failedReconcile{}
-	}
 	p.running[what] = time.Now()
 }
 
@@ -415,9 +385,6 @@ func (p *progress) setLocked(code Code, err error) (news bool) {
 	}
 	if !was {
 		before.since = time.Now()
-	}
-	if p.troubles == nil {
-		p.troubles = map[Code]trouble{}
 	}
 	p.troubles[code] = trouble{err, before.since}
 	return !was
