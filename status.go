@@ -1,11 +1,9 @@
 package warmwatch
 
 import (
-	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
-	"slices"
 	"sync"
 	"time"
 
@@ -337,9 +335,8 @@ func (p *progress) reconcilerStatus(queues []workqueue.Status) []ReconcilerStatu
 			if what.reconciler != queue.Name {
 				continue
 			}
-			name := what.object.String()
-			if st.Reconciling == "" || cmp.Or(since.Compare(st.ReconcilingSince), cmp.Compare(name, st.Reconciling)) < 0 {
-				st.Reconciling, st.ReconcilingSince = name, since
+			if st.Reconciling == "" || since.Before(st.ReconcilingSince) {
+				st.Reconciling, st.ReconcilingSince = what.object.String(), since
 			}
 		}
 		if failed, ok := p.failed[queue.Name]; ok {
@@ -364,9 +361,6 @@ func (p *progress) unreturned() (all []unreturned) {
 	for what, since := range p.running {
 		all = append(all, unreturned{"reconciler", what.reconciler, what.object.String(), since})
 	}
-	slices.SortFunc(all, func(a, b unreturned) int {
-		return cmp.Or(cmp.Compare(a.name, b.name), cmp.Compare(a.object, b.object))
-	})
 	return all
 }
 

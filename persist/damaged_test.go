@@ -53,7 +53,7 @@ func manyLeaves(t *testing.T, path string, names ...string) (branches []int) {
 	flush(t, db)
 	if err := db.bolt.View(func(tx *bolt.Tx) error {
 		for _, name := range append(names, testBucket.Name) {
-			branches = append(branches, int(fileBucket(tx, Bucket{testBucket.Space, name}).b.Root()))
+			branches = append(branches, int(fileBucket(tx, Bucket{testBucket.Space, name}).Root()))
 		}
 		return nil
 	}); err != nil {

@@ -151,7 +151,7 @@ const (
 	CodeDiskHangs   Code = "DiskHangs"   // A commit has been under way for more than 10 s.
 )
 
-// A problem has one of the first four codes. There is one problem at a time: a damaged file is not written to any more.
+// A problem in DB.problem has one of the first four codes. There is one problem at a time: a damaged file is not written to any more.
 type problem struct {
 	code  Code
 	since time.Time
@@ -163,14 +163,11 @@ type problem struct {
 func (db *DB) Problem() (code Code, since time.Time, err error) {
 	db.mu.RLock()
 	defer db.mu.RUnlock()
-	busy := time.Since(db.busySince)
-	switch {
-	case db.problem.err != nil:
-		return db.problem.code, db.problem.since, db.problem.err
-	case !db.busySince.IsZero() && busy >= hangingCommit:
-		return CodeDiskHangs, db.busySince, fmt.Errorf("persist: %s: the disk has not done a commit after %v", db.path, busy.Round(time.Second))
+	p, busy := db.problem, time.Since(db.busySince)
+	if p.err == nil && !db.busySince.IsZero() && busy >= hangingCommit {
+		p = problem{CodeDiskHangs, db.busySince, fmt.Errorf("persist: %s: the disk has not done a commit after %v", db.path, busy.Round(time.Second))}
 	}
-	return "", time.Time{}, nil
+	return p.code, p.since, p.err
 }
 
 // Err is the error of [DB.Problem].

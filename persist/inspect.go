@@ -75,12 +75,14 @@ func (in *inspector) use(id uint64) error {
 	return nil
 }
 
-// useAll reads the header of a page, and notes that something refers to it.
-func (in *inspector) useAll(id uint64, header []byte) (h pageHeader, err error) {
-	if h, err = in.parseHeader(header, id); err != nil {
-		return h, err
+// useAll reads the header of a page, whose id is in range, and notes that something refers to it.
+func (in *inspector) useAll(id uint64, page []byte) (pageHeader, error) {
+	h, overflow := headerOf(page), uint64(binary.NativeEndian.Uint32(page[pageOverflowAt:]))
+	if got := binary.NativeEndian.Uint64(page); got != id || overflow >= in.pages-id {
+		return h, corruptFile("page %d says that it is page %d, and has %d more", id, got, overflow)
 	}
-	for more := id; more < id+h.bytes/in.pageSize; more++ {
+	h.bytes = (overflow + 1) * in.pageSize
+	for more := id; more <= id+overflow; more++ {
 		if err := in.use(more); err != nil {
 			return h, err
 		}
@@ -253,10 +255,7 @@ func (in *inspector) inline(page []byte, nesting int, name string) error {
 	if len(page) < pageHeaderBytes {
 		return corruptFile("it has %d bytes, expected at least %d", len(page), pageHeaderBytes)
 	}
-	h := pageHeader{
-		flags: binary.NativeEndian.Uint16(page[pageFlagsAt:]),
-		count: binary.NativeEndian.Uint16(page[pageCountAt:]),
-	}
+	h := headerOf(page)
 	if h.flags != leafPage {
 		return corruptFile("it has flags %#x, expected a leaf", h.flags)
 	}

@@ -34,7 +34,7 @@ func newMergeCursor(s *Snapshot, bucket Bucket, from string) (c mergeCursor) {
 	if s.tx == nil {
 		return c
 	}
-	if b := s.fileBucket(bucket).b; b != nil {
+	if b := s.fileBucket(bucket); b != nil {
 		src := source{file: b.Cursor()}
 		src.atKey(src.file.Seek(append([]byte{keyPrefix}, from...)))
 		c = append(c, src)

@@ -132,19 +132,11 @@ func metaSum(m []byte) uint64 {
 
 type pageHeader struct {
 	flags, count uint16
-	bytes        uint64 // With overflow pages.
+	bytes        uint64 // With overflow pages. Not set for an inline page.
 }
 
-func (in *inspector) parseHeader(b []byte, id uint64) (pageHeader, error) {
-	overflow := uint64(binary.NativeEndian.Uint32(b[pageOverflowAt:]))
-	if got := binary.NativeEndian.Uint64(b); got != id || id >= in.pages || overflow >= in.pages-id {
-		return pageHeader{}, corruptFile("page %d says that it is page %d, and has %d more", id, got, overflow)
-	}
-	return pageHeader{
-		flags: binary.NativeEndian.Uint16(b[pageFlagsAt:]),
-		count: binary.NativeEndian.Uint16(b[pageCountAt:]),
-		bytes: (overflow + 1) * in.pageSize,
-	}, nil
+func headerOf(page []byte) pageHeader {
+	return pageHeader{flags: binary.NativeEndian.Uint16(page[pageFlagsAt:]), count: binary.NativeEndian.Uint16(page[pageCountAt:])}
 }
 
 // key returns the key of an element of a page that is sound, or nil if the page has no elements.

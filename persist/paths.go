@@ -6,6 +6,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"syscall"
 )
@@ -97,7 +98,7 @@ func cannotSync(err error) bool {
 	return errors.Is(err, errors.ErrUnsupported) || // ENOTSUP, EOPNOTSUPP, ENOSYS
 		errors.Is(err, fs.ErrPermission) || // EPERM, EACCES, and Windows' access denied
 		errors.Is(err, syscall.EINVAL) || errors.Is(err, syscall.EBADF) || errors.Is(err, syscall.EISDIR) ||
-		isNoDirectorySync(err)
+		runtime.GOOS == "windows" // FlushFileBuffers wants a handle that can be written to. A directory's cannot.
 }
 
 // publish gives the file at from the name to. If another file has that name already, it returns fs.ErrExist. Exception:

@@ -71,28 +71,25 @@ func (db *DB) inMemoryLocked(bucket Bucket, key string) (e entry, found bool) {
 	return e, found
 }
 
-// boltBucket is a bucket that may not exist.
-type boltBucket struct{ b *bolt.Bucket }
-
-func fileBucket(tx *bolt.Tx, bucket Bucket) boltBucket {
-	space := tx.Bucket([]byte(bucket.Space))
-	if space == nil {
-		return boltBucket{}
+// fileBucket returns nil if there is no such bucket.
+func fileBucket(tx *bolt.Tx, bucket Bucket) *bolt.Bucket {
+	if space := tx.Bucket([]byte(bucket.Space)); space != nil {
+		return space.Bucket([]byte(bucket.Name))
 	}
-	return boltBucket{space.Bucket([]byte(bucket.Name))}
+	return nil
 }
 
-// get returns nil if there is no such key.
-func (b boltBucket) get(key string) []byte {
-	if b.b == nil {
+// getFrom returns nil if there is no such key.
+func getFrom(b *bolt.Bucket, key string) []byte {
+	if b == nil {
 		return nil
 	}
 	var scratch [128]byte
 	want := append(append(scratch[:0], keyPrefix), key...)
-	if v := b.b.Get(want); v != nil {
+	if v := b.Get(want); v != nil {
 		return v
 	}
-	if k, _ := b.b.Cursor().Seek(want); string(k) == string(want) { // Damage has made a bucket of it.
+	if k, _ := b.Cursor().Seek(want); string(k) == string(want) { // Damage has made a bucket of it.
 		return []byte{}
 	}
 	return nil

@@ -20,7 +20,7 @@ type Snapshot struct {
 	tx                *bolt.Tx
 	// The last bucket that was looked up: to find a bucket takes longer than to find a key.
 	lastName string
-	last     boltBucket
+	last     *bolt.Bucket
 }
 
 // Snapshot captures a space as it is now, with the changes that are not yet durable.
@@ -76,13 +76,10 @@ func (s *Snapshot) beginBelow() (ok bool, err error) {
 	if err := s.begin(); err != nil {
 		return false, err
 	}
-	if s.bolt == nil {
+	if s.bolt == nil || s.final || s.tx.ID() == s.committed {
 		return true, nil
 	}
 	id, db := s.tx.ID(), s.db
-	if id == s.committed || s.final {
-		return true, nil
-	}
 	db.mu.RLock()
 	// A commit that failed only in its fsync may be visible in the file all the same.
 	ok = s.flushing != nil && (id == s.committed+1 || db.boltTxID == s.committed)
@@ -193,7 +190,7 @@ func (s *Snapshot) view(bucket Bucket, key string, e entry, inMemory bool, fn fu
 		return false, nil
 	}
 	err = guard(func() error {
-		raw := s.fileBucket(bucket).get(key)
+		raw := getFrom(s.fileBucket(bucket), key)
 		if raw == nil {
 			return nil
 		}
@@ -203,7 +200,7 @@ func (s *Snapshot) view(bucket Bucket, key string, e entry, inMemory bool, fn fu
 	return found, s.db.readError(s.bolt, bucket, err)
 }
 
-func (s *Snapshot) fileBucket(bucket Bucket) boltBucket {
+func (s *Snapshot) fileBucket(bucket Bucket) *bolt.Bucket {
 	if s.lastName != bucket.Name {
 		s.last, s.lastName = fileBucket(s.tx, bucket), bucket.Name
 	}

@@ -8,9 +8,6 @@ import (
 // initialMapBytes is also the length that bbolt gives the file on Windows. Both grow.
 const initialMapBytes = 8 << 20
 
-// isNoDirectorySync is true on Windows: FlushFileBuffers wants a handle that can be written to. A directory's cannot.
-func isNoDirectorySync(error) bool { return true }
-
 func isDiskFull(err error) bool {
 	const handleDiskFull, diskFull = syscall.Errno(39), syscall.Errno(112)
 	return errors.Is(err, handleDiskFull) || errors.Is(err, diskFull)
