@@ -14,11 +14,11 @@ import (
 	"github.com/warmwatch/warmwatch/internal/testsupport"
 )
 
-// commits returns how many commits the DB of a new file has made since Open, which makes bbolt's transactions 2 and 3.
+// commits returns how many commits the DB of a new file has made since Open, which makes bbolt's transaction 2.
 func commits(db *DB) int {
 	db.mu.RLock()
 	defer db.mu.RUnlock()
-	return db.boltTxID - 3
+	return db.boltTxID - 2
 }
 
 // follow returns the number of the last batch that one who waits for Committed has seen to be durable.

@@ -270,9 +270,12 @@ func TestAFileThatCannotBeBegunLeavesMemory(t *testing.T) {
 	if v, _ := get(t, db, "key"); v != "value" {
 		t.Errorf("the value is %q", v)
 	}
-	entries, err := os.ReadDir(dir)
-	if err != nil || len(entries) != 1 {
-		t.Errorf("left behind: %v, %v", entries, err)
+	close1(t, db)
+	if err := os.Remove(f.Name()); err != nil {
+		t.Fatal(err)
+	}
+	if db := openSound(t, path, manual); db.MemoryOnly() || len(db.SetAside()) != 0 {
+		t.Errorf("with room: memory only: %v, %v, set aside: %v", db.MemoryOnly(), db.Err(), db.SetAside())
 	}
 }
 

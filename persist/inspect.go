@@ -226,6 +226,9 @@ func (h pageHeader) checkEnds(id uint64, page, first, next []byte) error {
 
 // buckets checks the buckets in a leaf, and walks their pages.
 func (in *inspector) buckets(h pageHeader, page []byte, nesting int) error {
+	if nesting == 0 && h.count == 0 { // The process that began the file has ended before its first commit.
+		in.format = formatVersion
+	}
 	for i := range int(h.count) {
 		at := pageHeaderBytes + i*elementBytes
 		e := h.element(page[at:])

@@ -19,8 +19,8 @@ const (
 // boltTimeout bounds bbolt's own wait for its lock. This process already has that lock.
 const boltTimeout = time.Second
 
-// lock opens the cache file and takes the same lock as bbolt. It waits for LockTimeout, at most until ctx ends. Closing
-// the file releases the lock. The file is opened for writing: NFS turns an exclusive flock into a lock of the server,
+// lock opens the cache file, or makes it, and takes the same lock as bbolt. It waits for LockTimeout, at most until ctx
+// ends. Closing the file releases the lock. The file is opened for writing: NFS turns an exclusive flock into a lock of the server,
 // which requires that.
 //
 // While this process waits, the process that holds the lock may set the file aside. So the lock counts only if the path
@@ -28,7 +28,7 @@ const boltTimeout = time.Second
 func (db *DB) lock(ctx context.Context) (*os.File, error) {
 	logged := false
 	for begin := time.Now(); ; {
-		f, err := os.OpenFile(db.path, os.O_RDWR, 0)
+		f, err := os.OpenFile(db.path, os.O_RDWR|os.O_CREATE, 0o600)
 		if err != nil {
 			return nil, err
 		}

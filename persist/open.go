@@ -24,12 +24,10 @@ const (
 	formatKey    = "format"
 )
 
-// Files beside the cache file begin with its name and one of these, or startingSuffix.
+// A file that was set aside has the name of the cache file, corruptSuffix, and a time.
 const (
-	corruptSuffix = ".corrupt-" // A bad file, kept so that somebody can find out why it is bad.
-	newSuffix     = ".new-"     // A file that is being made, or was when its process ended.
-
-	setAsideLayout = "20060102T150405.000000000" // Follows corruptSuffix.
+	corruptSuffix  = ".corrupt-"
+	setAsideLayout = "20060102T150405.000000000"
 )
 
 // usedPaths has the paths of the files that this process has opened.
@@ -45,8 +43,8 @@ var usedPaths sync.Map
 // file that was set aside before is removed. A file that another process holds, or that cannot be written, is left
 // alone, and the DB works from memory until it is closed. [DB.Err] says why.
 //
-// An empty file is begun in place, so path may be a mount point. A damaged file cannot be set aside there: mount its
-// directory instead.
+// A file is begun in place, so path may be a mount point of an empty file. A damaged file cannot be set aside there:
+// mount its directory instead.
 func Open(ctx context.Context, path string, o Options) (*DB, error) {
 	o, err := o.withDefaults()
 	if err != nil {
@@ -106,7 +104,7 @@ func newDB(o Options) *DB {
 // maxOpenAttempts bounds how often a file may come and go while it is being opened.
 const maxOpenAttempts = 10
 
-// open opens the file, after setting a bad one aside or beginning a missing one.
+// open opens the file. It begins a missing or empty one, and sets a bad one aside.
 func (db *DB) open(ctx context.Context) (err error) {
 	_, noFile := os.Stat(db.path) // The log shows if each start begins a new file.
 	db.opts.Logger.Info("Opening the cache file", "path", db.path, "file", noFile == nil)
@@ -114,10 +112,7 @@ func (db *DB) open(ctx context.Context) (err error) {
 		var f *os.File
 		f, err = db.lock(ctx)
 		if errors.Is(err, fs.ErrNotExist) {
-			if err = db.begin(); isDiskFull(err) && db.makeRoom() {
-				err = db.begin()
-			}
-			if err != nil && !errors.Is(err, fs.ErrExist) { // Otherwise another process was faster.
+			if err = makeDir(filepath.Dir(db.path)); err != nil {
 				return err
 			}
 			continue
@@ -126,10 +121,12 @@ func (db *DB) open(ctx context.Context) (err error) {
 			return err
 		}
 		bad, _ := f.Stat()
-		if err = db.openLocked(f); !isBad(err) {
-			return err
-		}
-		if err := db.setAside(ctx, bad, err); err != nil {
+		switch err = db.openLocked(f); {
+		case isBad(err):
+			if err := db.setAside(ctx, bad, err); err != nil {
+				return err
+			}
+		case !isDiskFull(err) || !db.makeRoom():
 			return err
 		}
 	}
@@ -148,7 +145,6 @@ func (db *DB) openLocked(f *os.File) error {
 	if err != nil {
 		return errors.Join(err, f.Close())
 	}
-	db.remove(newSuffix) // A process that makes one now cannot give it the name of the cache file.
 	db.markStart(db.starts() + 1)
 	defer db.unmarkStart()
 	b, err := openBolt(f)
@@ -223,32 +219,6 @@ func (db *DB) sync(b *handle) error {
 	return cmp.Or(b.rewriteMeta(), syncDir(dir), syncDir(filepath.Dir(dir)))
 }
 
-// begin makes a new file where there is none. It makes the file under another name, because bbolt needs several writes
-// to begin a file. If another process is faster, begin returns [fs.ErrExist].
-func (db *DB) begin() error {
-	dir := filepath.Dir(db.path)
-	if err := makeDir(dir); err != nil {
-		return err
-	}
-	f, err := os.CreateTemp(dir, filepath.Base(db.path)+newSuffix+"*") // 0600
-	if err != nil {
-		return err
-	}
-	defer func() { _ = os.Remove(f.Name()) }()
-	b, err := openBolt(f)
-	if err != nil {
-		return err
-	}
-	// The file is closed before it gets its name, because some systems rename no open file.
-	if err := errors.Join(db.firstCommit(b), guard(b.Close)); err != nil {
-		return err
-	}
-	if err := publish(f.Name(), db.path); err != nil {
-		return err
-	}
-	return syncDir(dir)
-}
-
 // A SetAside is a file that could not be used, and was renamed.
 type SetAside struct {
 	Path   string    // Where it is now.
@@ -274,7 +244,7 @@ func (db *DB) setAside(ctx context.Context, bad os.FileInfo, cause error) error 
 	if info, err := f.Stat(); err != nil || bad == nil || !os.SameFile(bad, info) {
 		return err // Another process has set it aside.
 	}
-	db.remove(corruptSuffix)
+	db.removeSetAside()
 	now := time.Now()
 	aside := db.path + corruptSuffix + now.UTC().Format(setAsideLayout)
 	if err := os.Rename(db.path, aside); err != nil {
@@ -288,7 +258,7 @@ func (db *DB) setAside(ctx context.Context, bad os.FileInfo, cause error) error 
 
 // makeRoom removes the files that were set aside, and reports whether there were any.
 func (db *DB) makeRoom() bool {
-	some := db.remove(corruptSuffix)
+	some := db.removeSetAside()
 	db.mu.Lock()
 	defer db.mu.Unlock()
 	db.setAsides = nil

@@ -38,7 +38,6 @@ func TestANewFileIsForItsOwnerOnly(t *testing.T) {
 			t.Errorf("%s has mode %v, expected %v", name, info.Mode(), want)
 		}
 	}
-	// The file was made under another name first, of which nothing is left.
 	entries, err := os.ReadDir(filepath.Dir(path))
 	if err != nil || len(entries) != 1 {
 		t.Errorf("the directory has %v, %v", entries, err)
@@ -73,13 +72,24 @@ func TestOpenLogsFirstWhereTheFileIs(t *testing.T) {
 	}
 }
 
-func TestWhatIsLeftOfACreationThatCrashedDoesNoHarm(t *testing.T) {
+// TestAFileThatWasBegunAndNotCommittedToIsUsed: the process has ended in between.
+func TestAFileThatWasBegunAndNotCommittedToIsUsed(t *testing.T) {
 	path := testsupport.Path(t)
-	if err := os.WriteFile(path+".new-123", []byte("half of a file"), 0o600); err != nil {
+	b, err := bolt.Open(path, 0o600, boltOptions())
+	if err != nil {
 		t.Fatal(err)
 	}
-	db := openSound(t, path, manual)
-	put(t, db, "key", "value")
+	if err := b.Close(); err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []string{"", "value"} {
+		db := openSound(t, path, manual)
+		if v, _ := get(t, db, "key"); v != want || len(db.SetAside()) > 0 {
+			t.Errorf("it has %q, expected %q; set aside: %v", v, want, db.SetAside())
+		}
+		put(t, db, "key", "value")
+		close1(t, db)
+	}
 }
 
 func TestOpenRefusesPathsThatCannotBeMeant(t *testing.T) {
@@ -240,7 +250,10 @@ func TestAnUnknownFormatIsSetAside(t *testing.T) {
 		"no version": func(tx *bolt.Tx) error {
 			return tx.Bucket([]byte(formatBucket)).Delete([]byte(formatKey))
 		},
-		"somebody else's": func(tx *bolt.Tx) error { return tx.DeleteBucket([]byte(formatBucket)) },
+		"somebody else's": func(tx *bolt.Tx) error {
+			_, err := tx.CreateBucket([]byte("somebody"))
+			return errors.Join(err, tx.DeleteBucket([]byte(formatBucket)))
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			path := testsupport.Path(t)

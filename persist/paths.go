@@ -42,13 +42,13 @@ func isAt(f *os.File, path string) bool {
 	return err == nil && os.SameFile(open, there)
 }
 
-// remove removes the files beside the cache file whose names are its name, suffix, and a number or a time, and reports
-// whether there was any. If the directory cannot be read, it finds none.
-func (db *DB) remove(suffix string) (some bool) {
+// removeSetAside removes the files that were set aside, and reports whether there was any. If the directory cannot be
+// read, it finds none.
+func (db *DB) removeSetAside() (some bool) {
 	dir, base := filepath.Split(db.path)
 	entries, _ := os.ReadDir(dir)
 	for _, e := range entries {
-		rest, found := strings.CutPrefix(e.Name(), base+suffix)
+		rest, found := strings.CutPrefix(e.Name(), base+corruptSuffix)
 		if !found || strings.Trim(rest, "0123456789T.") != "" || !e.Type().IsRegular() {
 			continue
 		}
@@ -99,17 +99,4 @@ func cannotSync(err error) bool {
 		errors.Is(err, fs.ErrPermission) || // EPERM, EACCES, and Windows' access denied
 		errors.Is(err, syscall.EINVAL) || errors.Is(err, syscall.EBADF) || errors.Is(err, syscall.EISDIR) ||
 		runtime.GOOS == "windows" // FlushFileBuffers wants a handle that can be written to. A directory's cannot.
-}
-
-// publish gives the file at from the name to. If another file has that name already, it returns fs.ErrExist. Exception:
-// on a file system without links it replaces a file that comes in the last moment.
-func publish(from, to string) error {
-	err := os.Link(from, to)
-	if err == nil || errors.Is(err, fs.ErrExist) {
-		return err
-	}
-	if _, err := os.Lstat(to); err == nil {
-		return &os.LinkError{Op: "rename", Old: from, New: to, Err: fs.ErrExist}
-	}
-	return os.Rename(from, to)
 }

@@ -219,7 +219,7 @@ func TestAFileThatIsNotOursIsSetAside(t *testing.T) {
 				if st := expectWorks(t, path, warmwatch.Options{}); st.MemoryOnly || st.Err != nil {
 					t.Errorf("status %+v", st)
 				}
-				if len(content) > 0 { // An empty one is begun in place.
+				if len(content) > 0 && name != "an empty bbolt file" { // These are begun in place.
 					expectSetAside(t, path, content)
 				}
 			})
