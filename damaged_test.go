@@ -3,6 +3,7 @@ package warmwatch
 import (
 	"context"
 	"errors"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -43,9 +44,10 @@ func TestDamageThatIsFoundWhileAllIsWrittenAnewIsLogged(t *testing.T) {
 	s.corrupt(errors.New("the first record"))
 	s.corrupt(errors.New("the second record"))
 	mu.Lock()
-	defer mu.Unlock()
-	if len(lines) != 1 || !strings.Contains(lines[0], "the first record") {
-		t.Errorf("logged %q, expected the first record", lines)
+	found := slices.Clone(lines)
+	mu.Unlock()
+	if len(found) != 1 || !strings.Contains(found[0], "the first record") {
+		t.Errorf("logged %q, expected the first record", found)
 	}
 	if whole := (observer{&s.progress, s}).RelistEnded(true, nil); !whole {
 		t.Error("it is not whole")
