@@ -62,7 +62,7 @@ func (p *parts) close() {
 func (s *SharedIndexInformer) openParts(p *parts, indexers cache.Indexers) (err error) {
 	p.indexer, err = indexer.New(indexer.Options{
 		DB: p.db, Space: p.space, NewObject: s.newObject, Indexers: indexers,
-		Objects: s.shared.objects, OnCorrupt: s.corrupt, AwaitRepair: s.awaitRepair, OnDecode: s.detector.AddObject, Logger: &p.logger,
+		Objects: s.shared.objects, OnCorrupt: s.corrupt, AwaitRepair: s.awaitRepair, OnDecode: s.detector.AddObject, KeepVersion: true, Logger: &p.logger,
 	})
 	if err != nil {
 		return err

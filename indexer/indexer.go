@@ -49,6 +49,9 @@ type Options struct {
 	// OnDecode, if set, is called with each object that was read from disk, before
 	// any reader gets it.
 	OnDecode func(obj any)
+	// KeepVersion makes the methods of cache.Store leave LastStoreSyncResourceVersion alone: a watch is resumed there, so
+	// only its owner moves it, see [Writer.SetResourceVersion].
+	KeepVersion bool
 	// Logger defaults to klog's.
 	Logger *klog.Logger
 }
@@ -223,7 +226,7 @@ func (ix *Indexer) Update(obj any) error {
 	defer w.Close()
 	w.Set(key, value, false)
 	if rv, ok := resourceVersion(obj); ok {
-		w.SetResourceVersion(rv)
+		ix.setVersion(w, rv)
 	}
 	return ix.commitByHand(w)
 }
@@ -250,9 +253,16 @@ func (ix *Indexer) Delete(obj any) error {
 	defer w.Close()
 	w.Delete(key, false)
 	if rv, ok := resourceVersion(obj); ok {
-		w.SetResourceVersion(rv)
+		ix.setVersion(w, rv)
 	}
 	return w.Commit(nil)
+}
+
+// setVersion is [Writer.SetResourceVersion] for the methods of cache.Store.
+func (ix *Indexer) setVersion(w *Writer, rv string) {
+	if !ix.opts.KeepVersion {
+		w.SetResourceVersion(rv)
+	}
 }
 
 func resourceVersion(obj any) (string, bool) {
@@ -291,7 +301,7 @@ func (ix *Indexer) Replace(list []any, resourceVersion string) error {
 	for key, value := range items {
 		w.Set(key, value, false)
 	}
-	w.SetResourceVersion(resourceVersion)
+	ix.setVersion(w, resourceVersion)
 	w.SetComplete()
 	return ix.commitByHand(w)
 }
@@ -303,7 +313,7 @@ func (ix *Indexer) Resync() error { return nil }
 func (ix *Indexer) Bookmark(rv string) {
 	w := ix.Writer()
 	defer w.Close()
-	w.SetResourceVersion(rv)
+	ix.setVersion(w, rv)
 	if err := w.Commit(nil); err != nil {
 		ix.failed(err, "bookmark")
 	}

@@ -63,6 +63,13 @@ func TestWhatTheNextProcessDecides(t *testing.T) {
 			_, err := relistOf(t, k, newConfigMap("a", "3")).finish("4")
 			return err
 		}, checkpoint.CauseResumed, true, "4"},
+		{"the program has changed the store by hand", func(k *Sink) error {
+			return k.indexer.Update(newConfigMap("b", "200"))
+		}, checkpoint.CauseResumed, true, "5"},
+		{"the program has deleted from the store by hand, then an event", func(k *Sink) error {
+			_ = k.indexer.Delete(newConfigMap("a", "200"))
+			return k.Add(newConfigMap("b", "7"))
+		}, checkpoint.CauseResumed, true, "7"},
 		{"nobody knows what is listed", func(k *Sink) error {
 			k.Distrust()
 			_, err := relistOf(t, k, newConfigMap("a", "3")).finish("9")
@@ -81,10 +88,7 @@ func TestWhatTheNextProcessDecides(t *testing.T) {
 				t.Fatal(err)
 			}
 			k.Stop()
-			next := NewSink(SinkOptions{
-				DB: k.db, Space: k.space, Indexer: k.indexer, Log: k.queue, Informer: k.informer, Detector: cache.NewCacheMutationDetector("sink"),
-				Logger: klog.Background(), Example: k.example, NewObject: k.newObject,
-			})
+			next := nextSink(k)
 			got, err := next.Load(want, nil)
 			if err != nil {
 				t.Fatal(err)
@@ -94,4 +98,12 @@ func TestWhatTheNextProcessDecides(t *testing.T) {
 			}
 		})
 	}
+}
+
+// nextSink returns the Sink of the next process.
+func nextSink(k *Sink) *Sink {
+	return NewSink(SinkOptions{
+		DB: k.db, Space: k.space, Indexer: k.indexer, Log: k.queue, Informer: k.informer, Detector: cache.NewCacheMutationDetector("sink"),
+		Logger: klog.Background(), Example: k.example, NewObject: k.newObject,
+	})
 }

@@ -99,7 +99,7 @@ func newSinkOf(t *testing.T, objects *indexer.Objects, options ...persist.Option
 	o := append(options, persist.Options{})[0]
 	db := testdb.Open(t, testsupport.Path(t), o)
 	newObject := func() any { return new(corev1.ConfigMap) }
-	ix, err := indexer.New(indexer.Options{DB: db, Space: "s", NewObject: newObject, Objects: objects})
+	ix, err := indexer.New(indexer.Options{DB: db, Space: "s", NewObject: newObject, Objects: objects, KeepVersion: true})
 	if err != nil {
 		t.Fatal(err)
 	}

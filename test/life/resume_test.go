@@ -114,6 +114,29 @@ func TestATransformThatStripsTheVersionDoesNotTakeTheCheckpoint(t *testing.T) {
 	})
 }
 
+// TestWhatIsPutIntoTheStoreByHandDoesNotMoveTheCheckpoint (A2): a controller that puts the answers to its own updates
+// into the store is ahead of the watch.
+func TestWhatIsPutIntoTheStoreByHandDoesNotMoveTheCheckpoint(t *testing.T) {
+	bubble.Run(t, func(t *testing.T) {
+		f, path := source.New(t, source.ConfigMap("a"), source.ConfigMap("b")), testsupport.Path(t)
+		p := process.Launch(t, path, f, nil).Run()
+		bubble.Settle()
+		f.SetDown(errors.New("the connection of the watch is lost"))
+		f.Put(source.ConfigMap("b", "new"))
+		f.Put(source.ConfigMap("a", "new"))
+		if err := p.Informer.GetStore().Update(f.Objects["ns/a"]); err != nil {
+			t.Fatal(err)
+		}
+		p.Stop()
+		f.SetDown(nil)
+		f.TakeRequests()
+		p = process.Launch(t, path, f, nil).Run()
+		bubble.Settle()
+		p.ExpectRequests(f, "LIST limit=1", "WATCH rv=2")
+		process.ExpectStore(t, p.Informer, f)
+	})
+}
+
 func TestASecondInformerLifeInTheSameCacheIsWarmToo(t *testing.T) {
 	bubble.Run(t, func(t *testing.T) {
 		f := source.New(t, source.ConfigMap("a"))
