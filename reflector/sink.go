@@ -156,7 +156,7 @@ func (k *Sink) Load(want checkpoint.Want, transform cache.TransformFunc) (checkp
 // leaveVersionLocked notes that no watch can be resumed before a relist is done. Some objects may have the version seen.
 func (k *Sink) leaveVersionLocked(seen string) {
 	before := checkpoint.Later(k.record.ResourceVersion, k.record.HighestVersion)
-	k.record.ResourceVersion, k.record.HighestVersion = "", checkpoint.Later(before, seen)
+	k.record.ResourceVersion, k.record.HighestVersion = "", cmp.Or(checkpoint.Later(before, seen), checkpoint.NoVersion)
 }
 
 // stored returns the checkpoint that is stored, nil if there is none.

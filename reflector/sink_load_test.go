@@ -70,6 +70,15 @@ func TestWhatTheNextProcessDecides(t *testing.T) {
 			_ = k.indexer.Delete(newConfigMap("a", "200"))
 			return k.Add(newConfigMap("b", "7"))
 		}, checkpoint.CauseResumed, true, "7"},
+		{"a list without a version and an event, then a start before its list", func(k *Sink) error {
+			_, _ = relistOf(t, k, newConfigMap("a", "3")).finish("")
+			_ = k.Add(newConfigMap("b", "7"))
+			k.Stop()
+			next := nextSink(k)
+			_, _ = next.Load(want, nil)
+			_, err := next.SetCluster("one")
+			return err
+		}, checkpoint.CauseNoVersion, true, ""},
 		{"nobody knows what is listed", func(k *Sink) error {
 			k.Distrust()
 			_, err := relistOf(t, k, newConfigMap("a", "3")).finish("9")
