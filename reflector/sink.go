@@ -113,7 +113,7 @@ func (k *Sink) Load(want checkpoint.Want, transform cache.TransformFunc) (checkp
 	defer k.mu.Unlock()
 	k.transform, k.want = transform, want
 	found, err := k.stored()
-	if errors.Is(err, persist.ErrCorrupt) { // Go on without a checkpoint.
+	if errors.Is(err, persist.ErrCorrupt) || errors.Is(err, checkpoint.ErrBadRecord) { // Go on without a checkpoint.
 		k.logger.Error(err, "Could not read the checkpoint")
 	} else if err != nil {
 		return checkpoint.Decision{}, err

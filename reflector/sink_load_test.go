@@ -9,6 +9,7 @@ import (
 	"k8s.io/klog/v2"
 
 	"github.com/warmwatch/warmwatch/checkpoint"
+	"github.com/warmwatch/warmwatch/persist"
 )
 
 // TestWhatTheNextProcessDecides (A3), after a complete list at 5 and what has happened since.
@@ -79,6 +80,10 @@ func TestWhatTheNextProcessDecides(t *testing.T) {
 			_, err := next.SetCluster("one")
 			return err
 		}, checkpoint.CauseNoVersion, true, ""},
+		{"the checkpoint cannot be parsed", func(k *Sink) error {
+			_, err := k.db.Update(func(b *persist.Batch) { b.Put(k.bucket, checkpointKey, []byte("{")) })
+			return err
+		}, checkpoint.CauseDamaged, false, ""},
 		{"nobody knows what is listed", func(k *Sink) error {
 			k.Distrust()
 			_, err := relistOf(t, k, newConfigMap("a", "3")).finish("9")
