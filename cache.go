@@ -93,7 +93,7 @@ func Open(ctx context.Context, path string, o Options) (*Cache, error) {
 // informers first and wait for their Run to return. A handler must not call Close.
 func (c *Cache) Close() error {
 	c.mu.Lock()
-	c.closed = true // From now on there are no more informers.
+	c.closed = true // No informer is made after this.
 	c.mu.Unlock()
 	informers := c.all()
 	for _, s := range informers {

@@ -45,8 +45,8 @@ func (s *SharedIndexInformer) AddEventHandlerWithOptions(h cache.ResourceEventHa
 //   - It starts over (D3) for a new name, after a lost or damaged file, for another Epoch, for another TransformVersion
 //     while deltas are pending, and with more than Options.MaxBacklogBytes pending. Then it gets the deletions that are
 //     still stored, and OnAdd for every object; only DurableOptions.Known finds each deletion.
-//   - If the record of an object was damaged, OnDelete gets a [cache.DeletedFinalStateUnknown] whose Obj is nil, also for
-//     an object that still exists; then OnAdd follows.
+//   - If the record of an object was damaged, OnDelete gets a [cache.DeletedFinalStateUnknown] whose Obj is nil, also
+//     for an object that still exists; then OnAdd follows.
 //
 // The file keeps deltas for a name even while it has no handler, see [SharedIndexInformer.ForgetDurable]. A second
 // handler of a name is an error: errors.Is(err, [ErrInUse]). After RemoveEventHandler the name is free when the

@@ -38,7 +38,7 @@ import (
 //	                  │ object, index entries (indexer), delta (queue), checkpoint
 //	                  ▼
 //	            persist.DB ──► file
-//	                  │ the batch is visible: publish the delta
+//	                  │ the delta is in the queue once the batch is visible
 //	                  ▼
 //	      queue.Log ──► processor's listeners, each at its own cursor ──► handlers
 //
@@ -96,7 +96,7 @@ type SharedIndexInformer struct {
 	controller        cache.Controller   // Nil until begin has done all else.
 	watchErrorHandler cache.WatchErrorHandlerWithContext
 	transform         cache.TransformFunc
-	reconcilers       []*Reconciler  // Before begin: all added ones. After it: those that run.
+	reconcilers       []*Reconciler  // Before begin all that were added, then those that run.
 	forgotten         []string       // The names of ForgetDurable calls before begin.
 	running           sync.WaitGroup // Reconcilers, and other goroutines of the run.
 }

@@ -18,7 +18,8 @@ const (
 	CodeNoFile = Code(persist.CodeNoFile)
 	// CodeFileDamaged means: the file was found damaged in use. It is only read, and the next Open sets it aside.
 	CodeFileDamaged = Code(persist.CodeFileDamaged)
-	// CodeNotWritten means: the last commit has failed, as on a full disk. Changes wait in memory, and commits are tried again.
+	// CodeNotWritten means: the last commit has failed, as on a full disk. Changes wait in memory, and commits are tried
+	// again.
 	CodeNotWritten = Code(persist.CodeNotWritten)
 	// CodeDiskHangs means: a commit has been under way for more than 10 s.
 	CodeDiskHangs = Code(persist.CodeDiskHangs)
@@ -79,8 +80,8 @@ const (
 	CauseFullRelist = checkpoint.CauseFullRelist
 )
 
-// informerCodes are those of an informer, in the order of InformerStatus.Problems. InformerStatus.Err has the first one,
-// unless that is CodeServerFails.
+// informerCodes are those of an informer, in the order of InformerStatus.Problems. InformerStatus.Err has the first
+// one, unless that is CodeServerFails.
 var informerCodes = []Code{CodeNotRead, CodeOtherRequest, CodeFromMemory, CodeUnreadable, CodeRefused, CodeServerFails}
 
 // A Problem is something that is wrong now.

@@ -111,7 +111,8 @@ func (s *SharedIndexInformer) relistRegularly(ctx context.Context, k *reflector.
 // every record anew.
 func (s *SharedIndexInformer) corrupt(err error) { s.damaged(err, false) }
 
-// fileDamaged is called when a part of the file cannot be read any more. It does the same for all informers in the file.
+// fileDamaged is called when a part of the file cannot be read any more. Then every informer in the file lists, and
+// writes every record anew.
 func (c *shared) fileDamaged(err error) {
 	for _, s := range c.all() {
 		if !s.place.Load().fromMemory() {

@@ -276,7 +276,7 @@ func (s *SharedIndexInformer) logHanging(ctx context.Context) {
 	}
 }
 
-// dueLogs returns how often u should be in the log at a time.
+// dueLogs returns how many lines about u the log should have at a time.
 func (u unreturned) dueLogs(at time.Time) int {
 	return int((at.Sub(u.since) - hangingCallback + hangingAgain) / hangingAgain)
 }

@@ -99,8 +99,9 @@ type InformerStatus struct {
 	Problems []Problem
 	// Err says why persistence is degraded, or which object was left out because it cannot be stored: the transform has
 	// failed on it, or it is of another type. The informer still works. Err also says that the ListerWatcher asks for
-	// something else than the identity (see [Cache.WrapTransport]), or why the informer works from memory (see [Cache.NewInformer]). In PhaseLoading of a started
-	// informer it says why the file cannot be read, which is tried again each second.
+	// something else than the identity (see [Cache.WrapTransport]), or why the informer works from memory (see
+	// [Cache.NewInformer]). In PhaseLoading of a started informer it says why the file cannot be read, which is tried
+	// again each second.
 	Err error
 }
 

@@ -21,8 +21,8 @@ import (
 // writers are how many updates may be under way at once.
 const writers = 64
 
-// turns measures agents that have started and settled: client-go's, warmwatch's, and warmwatch's with a durable handler.
-// Figures of client-go stand beside both of warmwatch's.
+// turns measures agents that have started and settled: client-go's, warmwatch's, and warmwatch's with a durable
+// handler. Figures of client-go stand beside both of warmwatch's.
 func (s *suite) turns(ctx context.Context, scenario string, change func(*agent.Spec), measure func(*agent.Child) (map[string]float64, error)) error {
 	for run := range s.options.Runs {
 		for _, t := range []struct {

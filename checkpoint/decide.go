@@ -11,7 +11,8 @@ type Decision struct {
 	Serve bool
 	// Rewrite: the relist writes every record anew, even if it looks unchanged.
 	Rewrite bool
-	// Newest: the relist shows the newest state. The versions of the stored objects say nothing about this server.
+	// Newest: the relist asks for the newest state, because the versions of the stored objects say nothing about this
+	// server.
 	Newest bool
 	// RebuildIndices: the index entries must be rebuilt from the objects.
 	RebuildIndices bool
@@ -80,7 +81,7 @@ func Decide(e Evidence, want Want) Decision {
 		d.RebuildIndices = true
 		d.because("index entries may be wrong: %v", e.IndexErr)
 	}
-	d.relist(CauseResumed) // Nothing else is a cause.
+	d.relist(CauseResumed) // If nothing above is a cause.
 	return d
 }
 
@@ -90,7 +91,8 @@ func (d *Decision) compare(found *Record, want Want) {
 		d.foreign(CauseOtherCluster)
 	}
 	if d.differs("identity", found.Identity, want.Identity) {
-		d.foreign(CauseOtherIdentity) // The space is named by the identity, so somebody has moved the data.
+		// The space has the identity in its name. So somebody has moved the data, or nobody knows what was listed.
+		d.foreign(CauseOtherIdentity)
 	}
 	if d.differs("transform version", found.TransformVersion, want.TransformVersion) {
 		// The objects are not what the handlers expect.
@@ -143,7 +145,7 @@ func (d *Decision) compareState(found State) {
 // relist notes the first cause.
 func (d *Decision) relist(cause Cause) { d.Cause = cmp.Or(d.Cause, cause) }
 
-// foreign applies the consequences of objects that somebody else has listed.
+// foreign applies the consequences of stored objects that are of another cluster or identity.
 func (d *Decision) foreign(cause Cause) {
 	d.relist(cause)
 	d.Serve, d.Rewrite, d.Newest = false, true, true

@@ -18,11 +18,11 @@ var ErrBadRecord = errors.New("checkpoint: malformed record")
 type State string
 
 const (
-	// StateSyncing means that the objects must not be served: the first list is incomplete, so that some are missing, or
-	// they are not what the program expects, for example of another cluster.
+	// StateSyncing means that the objects must not be served. Either the first list is incomplete, so some are missing.
+	// Or they are not what the program expects, for example objects of another cluster.
 	StateSyncing State = "syncing"
-	// StateRefreshing means that a later relist is incomplete. No object is missing,
-	// but some are older than others. It also means that an object was refused.
+	// StateRefreshing means that a later relist is incomplete, or that an object was refused. No object is missing, but
+	// some are older than others.
 	StateRefreshing State = "refreshing"
 	// StateComplete means that the objects are those at the resourceVersion.
 	StateComplete State = "complete"
@@ -109,11 +109,11 @@ func (i Identity) Space() string {
 
 // A Record is the resume point of one informer. It must stay comparable with ==.
 type Record struct {
-	// ResourceVersion is the version of the store, at which a watch can be resumed. It is empty if that is not possible.
-	// It is stored with the store's state, because it changes with every event.
+	// ResourceVersion is the version at which a watch can be resumed. It is empty if that is not possible. It is stored
+	// with the store's state, because it changes with every event.
 	ResourceVersion string `json:"-"`
-	// HighestVersion is the highest resourceVersion that an object may have, if no watch can be resumed at the store's: a
-	// list that was not completed had it, or an earlier checkpoint. It is NoVersion if nobody knows.
+	// HighestVersion is set while no watch can be resumed. It is the highest resourceVersion that a stored object may
+	// have: the version of a list that was not completed, or of an earlier checkpoint. It is NoVersion if nobody knows.
 	HighestVersion string `json:"highestVersion,omitempty"`
 	State          State  `json:"state,omitempty"`
 	// LastFullList is when the contents of all objects were last compared with the
@@ -147,8 +147,9 @@ func (r Record) Encode() []byte {
 	return b
 }
 
-// Parse decodes the result of Encode. resourceVersion is the store's. Parse ignores unknown fields, and leaves missing ones zero, for [Decide] to judge.
-// An error wraps [ErrBadRecord].
+// Parse decodes the result of Encode. resourceVersion is the store's. It becomes the record's, unless the record has a
+// HighestVersion. Parse ignores unknown fields, and leaves missing ones zero, for [Decide] to judge. An error wraps
+// [ErrBadRecord].
 func Parse(b []byte, resourceVersion string) (Record, error) {
 	var r Record
 	if err := json.Unmarshal(b, &r); err != nil {

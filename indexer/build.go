@@ -26,7 +26,7 @@ func (ix *Indexer) RebuildIndices() error {
 	return ix.rebuildLocked(*ix.indexers.Load())
 }
 
-// rebuildLocked is RebuildIndices for the present indexers, and added ones.
+// rebuildLocked is RebuildIndices with these indexers: the present ones, and added ones.
 func (ix *Indexer) rebuildLocked(indexers cache.Indexers) error {
 	built := ix.makeEntriesLocked(indexers)
 	next := ix.state
@@ -34,7 +34,7 @@ func (ix *Indexer) rebuildLocked(indexers cache.Indexers) error {
 	switch {
 	case built == nil:
 		next.IndexErr, next.Dropped = "", false
-	case failed || errors.Is(built, errLeftOut): // The entries are as they were before. An added index has none.
+	case failed || errors.Is(built, errLeftOut): // The entries are as they were. An added index has none.
 		next.doubt(built)
 		next.Dropped = next.Dropped || len(indexers) > len(*ix.indexers.Load())
 	default:

@@ -95,7 +95,7 @@ func (ix *Indexer) Keys(fn func([]string) error) error {
 	return ix.scanKeys(objectsBucket, anyItem, fn)
 }
 
-// scanKeys is Keys for a bucket. check may fail for an item.
+// scanKeys is Keys for one bucket. It calls check with each item, and ends with its first error.
 func (ix *Indexer) scanKeys(bucket string, check func(*persist.Item) error, fn func([]string) error) error {
 	for from, done := "", false; !done; {
 		var keys []string

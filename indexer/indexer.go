@@ -347,9 +347,9 @@ func (ix *Indexer) Release() {
 }
 
 // errReleased is returned by every write after Release.
-var errReleased = errors.New("the store is that of an informer that has ended")
+var errReleased = errors.New("the informer of this store has ended")
 
-// update is DB.UpdateWithRoom, until Release. The caller holds writer.
+// update is DB.UpdateWithRoom. After Release it returns an error. The caller holds writer.
 func (ix *Indexer) update(fn func(*persist.Batch)) error {
 	if ix.released {
 		return errReleased

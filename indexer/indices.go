@@ -9,8 +9,8 @@ import (
 	"k8s.io/client-go/tools/cache"
 )
 
-// AddIndexers implements [cache.Indexer]. It reads all objects, and writers wait meanwhile. Reads by an index wait while
-// entries are made, see [Indexer.RebuildIndices].
+// AddIndexers implements [cache.Indexer]. It reads all objects, and writers wait meanwhile. Reads by an index wait
+// while entries are made, see [Indexer.RebuildIndices].
 func (ix *Indexer) AddIndexers(added cache.Indexers) error {
 	ix.writer.Lock()
 	defer ix.writer.Unlock()

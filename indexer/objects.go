@@ -34,7 +34,7 @@ type owner struct {
 	items map[string]*objectItem
 	// count is how many objects the Indexer has, in memory or not.
 	count int
-	// gone is the greatest number of a write that deleted an object, or whose object is not in memory any more.
+	// gone is the greatest number among the writes that deleted an object, and those whose object has left memory.
 	gone uint64
 	// released says that the Indexer is not written to any more. No object is known to be the newest version then.
 	released bool
@@ -150,8 +150,9 @@ func (o *Objects) keys(own *owner) []string {
 	return slices.Collect(maps.Keys(own.items))
 }
 
-// add keeps an object that was read from a snapshot that has the writes up to asOf. It keeps nothing if the key may have
-// been written since. If onlyIfRoom, it evicts none: a reader of all objects must not evict the objects that others use.
+// add keeps an object that was read from a snapshot with the writes up to asOf. It does not keep the object if the key
+// may have been written since. With onlyIfRoom it evicts nothing: a reader of all objects must not evict what others
+// use.
 func (o *Objects) add(k objectKey, object any, seq uint64, encodedBytes int, asOf uint64, onlyIfRoom bool) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -162,9 +163,10 @@ func (o *Objects) add(k objectKey, object any, seq uint64, encodedBytes int, asO
 	o.setLocked(k, object, seq, encodedBytes)
 }
 
-// apply keeps the new objects of changes, after which the owner has count objects. The writer calls it within the batch
-// that makes the changes visible in the DB. All of them are visible at once, so that [Objects.all] is of one moment. An
-// object of the first list is kept only while less than half of the budget is used.
+// apply keeps the new objects of changes, and forgets deleted ones. Then the owner has count objects. The writer calls
+// it within the batch that makes the changes visible in the DB. All changes are visible at once, so [Objects.all]
+// returns the objects of one moment. An object of the first list is kept only while less than half of the budget is
+// used.
 func (o *Objects) apply(own *owner, changes []Change, count int) {
 	o.mu.Lock()
 	defer o.mu.Unlock()

@@ -126,7 +126,7 @@ func (ix *Indexer) fetch(it *persist.Item, asOf uint64) lazyObject {
 const minParallel = 32
 
 // decode decodes the objects, in parallel. It reports and leaves out objects that cannot be read, and returns one of
-// the errors. Objects stay in memory if there is room, unless asOf is 0. ls has the writes up to asOf.
+// the errors. Unless asOf is 0, ls was read with the writes up to asOf, and objects stay in memory if there is room.
 func (ix *Indexer) decode(ls []lazyObject, asOf uint64) (objects []any, good []lazyObject, err error) {
 	var wg sync.WaitGroup
 	workers := max(1, min(runtime.GOMAXPROCS(0), 8, len(ls)/minParallel))

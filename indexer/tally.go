@@ -27,7 +27,7 @@ func hashOf(key string) uint64 {
 	return h
 }
 
-// tallyOf counts the keys of a bucket. check may fail for an item.
+// tallyOf counts the keys of a bucket. It calls check with each item, and ends with its first error.
 func (ix *Indexer) tallyOf(bucket string, check func(*persist.Item) error) (t tally, err error) {
 	err = ix.scanKeys(bucket, check, func(keys []string) error {
 		for _, key := range keys {

@@ -278,8 +278,8 @@ func appendEntries(entries []indexPut, name, key string, values, others []string
 	return entries
 }
 
-// Commit applies the staged changes in one batch (A1). more puts into the same batch. Afterwards nothing is staged. more
-// runs under the DB's lock, see [persist.Batch]; it may be nil.
+// Commit applies the staged changes in one batch (A1). more puts into the same batch. Afterwards nothing is staged.
+// more runs under the DB's lock, see [persist.Batch]; it may be nil.
 func (w *Writer) Commit(more func(*persist.Batch)) error {
 	ix := w.ix
 	next := w.next

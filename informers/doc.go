@@ -13,8 +13,8 @@
 //
 // A Cache is for one cluster: open one for each.
 //
-// The transport of a [kubernetes.Clientset] need not be wrapped by [warmwatch.Cache.WrapTransport]: the factory knows its
-// requests. Those of dynamic and metadata clients must be.
+// The transport of a [kubernetes.Clientset] need not be wrapped by [warmwatch.Cache.WrapTransport]: the factory knows
+// its requests. Those of dynamic and metadata clients must be.
 //
 // An informer is client-go's own, in memory, and keeps nothing across a restart,
 //

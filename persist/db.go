@@ -26,8 +26,8 @@ type Options struct {
 	// LockTimeout is how long Open waits for another process to release the
 	// file. Default 30s; negative: it does not wait.
 	LockTimeout time.Duration
-	// OnDamage is called without locks when the file, or one more bucket of it, is found damaged in use: everything that
-	// could not be read is gone. Default: none.
+	// OnDamage is called when the file, or one more bucket of it, is found damaged in use. What could not be read is gone.
+	// No lock is held meanwhile. Default: none.
 	OnDamage func(cause error)
 	// Logger receives what an operator should know. Default klog's.
 	Logger *klog.Logger
@@ -69,9 +69,8 @@ func (o Options) withDefaults() (Options, error) {
 // A write:
 //
 //  1. Update applies the batch to pending, under the lock. It is visible now.
-//  2. After CommitInterval (DurableDelay for urgent batches, a minute for idle ones, at once for many
-//     bytes) the committer swaps pending for an empty layer
-//     and writes the old one in one bbolt transaction.
+//  2. After CommitInterval (DurableDelay for urgent batches, a minute for idle ones, at once for many bytes) the
+//     committer swaps pending for an empty layer, and writes the old one in one bbolt transaction.
 //  3. The batches in it are durable: flushing is dropped.
 //
 // A failed commit stays in flushing and is tried again; nothing is lost. After durableGrace
@@ -114,7 +113,7 @@ type DB struct {
 	applied, durable, flushingTo uint64 // Numbers of the last batch applied, in the file, in flushing.
 	countedTo                    uint64 // The last batch that has counted as durable without being in the file.
 
-	commitAt       time.Time // When the next commit is due, while commits fail the next attempt. Zero: none is.
+	commitAt       time.Time // When the next commit is due, or the next attempt after a failed one. Zero: none is due.
 	busySince      time.Time // When the commit that is under way began, or zero.
 	flushRequested bool
 
@@ -151,7 +150,8 @@ const (
 	CodeDiskHangs   Code = "DiskHangs"   // A commit has been under way for more than 10 s.
 )
 
-// A problem in DB.problem has one of the first four codes. There is one problem at a time: a damaged file is not written to any more.
+// A problem in DB.problem has one of the first four codes. There is one problem at a time, because a damaged file is
+// not written to any more.
 type problem struct {
 	code  Code
 	since time.Time
@@ -193,7 +193,7 @@ func (db *DB) failingLocked() bool { return db.problem.code == CodeNotWritten }
 
 // Update applies what fn puts into the batch: visible at once, durable with
 // the next commit, both as a whole (A1). It returns the number of the batch,
-// to be compared with [DB.Durable]. It does not wait for the disk, see [DB.UpdateWithRoom].
+// to be compared with [DB.Durable]. Unlike [DB.UpdateWithRoom] it does not wait for the disk.
 // fn runs under the DB's lock, see [Batch]. The error is [ErrClosed] or nil.
 func (db *DB) Update(fn func(*Batch)) (uint64, error) { return db.update(math.MaxInt64, fn) }
 

@@ -7,7 +7,8 @@
 // groups. Of the contract (docs/limits.md) it keeps these:
 //
 //   - A1: what one [DB.Update] puts is visible and durable as a whole.
-//   - S1: the batches up to [DB.Durable] survive a crash and a power cut, unless nothing could be written for 30 s (S6).
+//   - S1: the batches up to [DB.Durable] survive a crash and a power cut. The exception is S6: nothing could be written
+//     for 30 s.
 //   - S2: every value is sealed with a CRC-32C over space, bucket, key and payload.
 //   - S3: [Open] decides once what becomes of a file; in use nothing is replaced. Every use of bbolt recovers from
 //     panics and from faults in the mapped file.

@@ -75,7 +75,8 @@ func (in *inspector) use(id uint64) error {
 	return nil
 }
 
-// useAll reads the header of a page, whose id is in range, and notes that something refers to it.
+// useAll reads the header of a page. Its id is in range. useAll notes that something refers to this page and to its
+// overflow pages.
 func (in *inspector) useAll(id uint64, page []byte) (pageHeader, error) {
 	h, overflow := headerOf(page), uint64(binary.NativeEndian.Uint32(page[pageOverflowAt:]))
 	if got := binary.NativeEndian.Uint64(page); got != id || overflow >= in.pages-id {

@@ -11,8 +11,8 @@ import (
 // boltTimeout is how long bbolt waits for its lock.
 const boltTimeout = 5 * time.Second
 
-// lock opens the cache file, or makes it. It takes no lock, because there is no flock: bbolt takes its own when it opens
-// the file, and waits for boltTimeout.
+// lock opens the cache file, or makes it. It takes no lock, because this system has no flock. bbolt takes a lock of its
+// own when it opens the file, and waits for boltTimeout.
 func (db *DB) lock(context.Context) (*os.File, error) {
 	return os.OpenFile(db.path, os.O_RDWR|os.O_CREATE, 0o600)
 }

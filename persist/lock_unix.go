@@ -20,8 +20,8 @@ const (
 const boltTimeout = time.Second
 
 // lock opens the cache file, or makes it, and takes the same lock as bbolt. It waits for LockTimeout, at most until ctx
-// ends. Closing the file releases the lock. The file is opened for writing: NFS turns an exclusive flock into a lock of the server,
-// which requires that.
+// ends. Closing the file releases the lock. The file is opened for writing, because NFS turns an exclusive flock into a
+// lock of the server, which requires that.
 //
 // While this process waits, the process that holds the lock may set the file aside. So the lock counts only if the path
 // still names the file.

@@ -24,7 +24,7 @@ const (
 	formatKey    = "format"
 )
 
-// A file that was set aside has the name of the cache file, corruptSuffix, and a time.
+// The name of a file that was set aside is the cache file's, then corruptSuffix, then a time in setAsideLayout.
 const (
 	corruptSuffix  = ".corrupt-"
 	setAsideLayout = "20060102T150405.000000000"
@@ -43,8 +43,8 @@ var usedPaths sync.Map
 // file that was set aside before is removed. A file that another process holds, or that cannot be written, is left
 // alone, and the DB works from memory until it is closed. [DB.Err] says why.
 //
-// A file is begun in place, so path may be a mount point of an empty file. A damaged file cannot be set aside there:
-// mount its directory instead.
+// A file is begun in place, so path may be an empty file that is a mount point of its own. But such a file cannot be
+// set aside when it is damaged: mount its directory instead.
 func Open(ctx context.Context, path string, o Options) (*DB, error) {
 	o, err := o.withDefaults()
 	if err != nil {

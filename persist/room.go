@@ -1,7 +1,7 @@
 package persist
 
-// UpdateWithRoom is [DB.Update] for a writer of much. It first blocks while more than MaxPendingBytes are pending. The
-// writer must not hold a lock that an acknowledgement needs. It does not wait for a file that cannot be written.
+// UpdateWithRoom is [DB.Update] for large writes. It first blocks while more than MaxPendingBytes are pending. The
+// caller must not hold a lock that an acknowledgement needs. While the file cannot be written, it does not block.
 func (db *DB) UpdateWithRoom(fn func(*Batch)) (uint64, error) {
 	return db.update(db.opts.MaxPendingBytes, fn)
 }

@@ -48,7 +48,8 @@ func (d *Delta) Object() any {
 	return d.New
 }
 
-// Deletion returns the deletion in a delta that is one, or has one: of the object that was replaced.
+// Deletion returns the deletion that a delta has. If the delta is Replaced, that is the deletion of the replaced
+// object. Any other delta must be a deletion itself.
 func (d *Delta) Deletion() Delta {
 	if d.Replaced {
 		return Delta{Number: d.Number, Seq: d.Seq, Type: cache.Deleted, Key: d.Key, New: d.Old, FinalStateUnknown: true}

@@ -35,8 +35,8 @@ func (c *Consumer) StartsOver() bool {
 //  1. [Consumer.Deletions] returns the pending deletions.
 //  2. For each range of keys, in order: the deletions in it that came before the range was read are delivered, then its
 //     objects. [Consumer.Listed] notes as of which write.
-//  3. [Consumer.EndList]. From then on Next returns the deltas since BeginList. If [Consumer.Covers] is true for a delta,
-//     the list has already delivered it.
+//  3. [Consumer.EndList]. From then on Next returns the deltas since BeginList. If [Consumer.Covers] is true for a
+//     delta, the list has already delivered it.
 //
 // The cursor stays where it is until EndList, so that a crash repeats the list. For a durable consumer BeginList waits
 // until all that was applied is durable. begun is the number of the last delta before the list. The error is

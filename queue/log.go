@@ -52,20 +52,21 @@ type Options struct {
 
 // A Log has the deltas of a space, in order. Their numbers have no gap.
 //
-//	Append (in a batch) ──► bucket "deltas"        removed when every consumer
-//	                   └──► tail in memory ──►     has acknowledged
-//	                              consumers, each at its own position
+//	                      ┌──► tail in memory ──┐
+//	Append (in a batch) ──┤                     ├──► consumers, each at its own position
+//	                      └──► bucket "deltas" ─┘
 //
-// A delta is appended in the batch that has the change itself. Whoever reads the store after it got the delta waits until
-// that batch is visible. While a name exists, each delta is stored at once. Otherwise it is stored when it leaves the tail and a consumer still needs it.
-// An acknowledgement is a batch, too: it stores the cursor, and removes the deltas that nobody needs any more.
+// A delta is appended in the batch that has the change itself. A consumer may get it before that batch is visible. If
+// it then reads the store, it waits for the batch. While a name exists, each delta is stored at once. Otherwise a delta
+// is stored if it leaves the tail while a consumer still needs it. An acknowledgement is a batch, too: it stores the
+// cursor, and removes the deltas that nobody needs any more.
 //
 // A name is stored with its position. The position holds deltas even while the name has no consumer. A stored position
 // is sound if all deltas behind its cursor are there. Otherwise the consumer starts over. A consumer without a name
 // ends with the process.
 //
-// Append is for one goroutine; all other methods are safe for concurrent use. Locks: the DB's lock is
-// taken before mu, never while mu is held.
+// Append is for one goroutine; all other methods are safe for concurrent use. Locks: the DB's lock is taken before mu,
+// never while mu is held.
 type Log struct {
 	db        *persist.DB
 	deltas    persist.Bucket
@@ -144,8 +145,8 @@ func (q *Log) Encode(deltas []Delta) {
 }
 
 // Append numbers deltas, and hands copies of them to the consumers. If they have to be stored, it puts them into b, the
-// batch of the changes themselves. It also stores deltas that leave the tail. The batch is urgent if somebody waits for it
-// to be durable. The objects must not change any more.
+// batch of the changes themselves. It also stores deltas that leave the tail. The batch becomes urgent if a durable
+// consumer waits for it. The objects must not change any more.
 func (q *Log) Append(b *persist.Batch, deltas []Delta) {
 	if len(deltas) == 0 {
 		return

@@ -33,7 +33,7 @@ func (t *tail) after(number uint64) []Delta {
 }
 
 // leaveLocked drops deltas from the tail: those that every reader of the tail has read, and those that do not fit. It
-// stores them in b if somebody has still to read them. Without a batch it drops the deltas before the first one of these.
+// stores a delta in b if a consumer still needs it. Without a batch it stops at the first delta that it would store.
 func (q *Log) leaveLocked(b *persist.Batch) {
 	t := &q.tail
 	for p := range q.positions { // There may be very many.

@@ -17,8 +17,8 @@ import (
 // byItem compares the store with a list of all objects, which it reads item by item from the server's answer. An object
 // is not decoded if the store has the same bytes.
 func (r *Resumer) byItem(ctx context.Context, rv string, how Relisting) (string, bool, error) {
-	// All pages are one request to the client. The connection, or the time that the client allows, may not last for it. The
-	// client's own pages are a request each.
+	// To the client all pages are one request. The connection, or the time that the client allows, may be too short for
+	// it. Each of the client's own pages is a request of its own.
 	if !r.streams || r.cuts > 0 {
 		return "", false, errNotThisWay
 	}

@@ -8,8 +8,8 @@
 //
 // A [Sink] writes events and lists. Sink.apply shows the way of an event from top to bottom (event.go): transform;
 // encode; stage the object in an indexer.Writer, which reads the old one and finds the changed index entries; make the
-// delta; commit object, entries, delta and checkpoint as one batch; publish the delta. A relist (item.go) is staged
-// (stage.go) until the list is complete, and then applied (apply.go) in batches of the same kind.
+// delta; commit object, entries, delta and checkpoint as one batch. A relist (item.go) is staged (stage.go) until the
+// list is complete, and then applied (apply.go) in batches of the same kind.
 //
 // It keeps these promises (docs/limits.md):
 //

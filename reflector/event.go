@@ -211,7 +211,7 @@ func (k *Sink) Bookmark(rv string) error {
 		return err
 	}
 	defer k.mu.Unlock()
-	if k.record.ResourceVersion == "" || k.record.State != k.written.State { // The states differ if an event before it was refused.
+	if k.record.ResourceVersion == "" || k.record.State != k.written.State { // The states differ if an earlier event was refused.
 		w := k.indexer.Writer()
 		defer w.Close()
 		return k.writeAtLocked(w, rv, nil)

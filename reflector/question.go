@@ -22,7 +22,8 @@ const (
 	questionDue questioning = iota
 	// questionAnswered: since the answer nothing has made the question due.
 	questionAnswered
-	// questionUseless: the answers say nothing, or cost too much. Once the store has caught up, this process does not ask again.
+	// questionUseless: the answers say nothing, or cost too much. Once the store has caught up, this process does not ask
+	// again.
 	questionUseless
 )
 

@@ -25,7 +25,8 @@ func (k *Sink) unexpected(obj runtime.Object) error {
 	return nil
 }
 
-// itemOf returns the version of an object. A transform may change it. It is zero if the object has no metadata.
+// itemOf returns the name, uid and version of an object. A transform may change them. They are empty if the object has
+// no metadata.
 func itemOf(obj any) (i request.Item) {
 	if m, err := meta.Accessor(obj); err == nil {
 		i = request.Item{Namespace: m.GetNamespace(), Name: m.GetName(), UID: string(m.GetUID()), ResourceVersion: m.GetResourceVersion()}

@@ -16,9 +16,9 @@ import (
 )
 
 // relist compares the store with a list. It asks for a list that is not older than the store, so that time does not go
-// back. The newest list is right whatever its version. It is asked for in two cases: the server cannot return the first one;
-// or the watch after such a list expired without an event. The first list into an empty store may have any version, as
-// client-go's, so the watch cache serves it.
+// back. The newest list is right whatever its version. It is asked for in two cases: the server cannot return the first
+// one; or the watch after such a list expired without an event. The first list into an empty store may have any
+// version, as client-go's, so the watch cache serves it.
 func (r *Resumer) relist(ctx context.Context, rv string, asked *Relisting) (string, error) {
 	cluster := r.askCluster(ctx)
 	schema := r.askSchema(ctx)
@@ -185,13 +185,14 @@ func (r *Resumer) byPages(ctx context.Context, rv string, how Relisting) (string
 const (
 	// pageTries is how often a page is asked for again.
 	pageTries = 5
-	// pagePause is the time before that. It doubles.
+	// pagePause is how long the first repetition waits. The wait doubles with each one.
 	pagePause = 500 * time.Millisecond
 )
 
 // pageFunc returns a function that gets a page of a list. The first page has limit objects. A page that is cut is asked
-// for again, with half as many objects, so that the list ends at last although no connection lasts for all of it. The
-// next page has half as many objects more. The first page is not asked for again: that would be another list.
+// for again, with half as many objects. So the list is completed although no connection lasts for all of it. After each
+// complete page the next one has half as many objects more. The first page is not asked for again: that would be
+// another list.
 func (r *Resumer) pageFunc(limit int64) pager.ListPageFunc {
 	return func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
 		for tries := 0; ; tries++ {

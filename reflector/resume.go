@@ -39,7 +39,7 @@ func (r *Resumer) demanded() *Relisting {
 	return r.next
 }
 
-// handOver keeps w for the Reflector's next Watch. After Stop, when ctx has ended, there is none.
+// handOver keeps w for the Reflector's next Watch. If ctx has ended, there is no next Watch, and handOver ends w.
 func (r *Resumer) handOver(ctx context.Context, w *watcher) error {
 	r.mu.Lock()
 	err := ctx.Err()

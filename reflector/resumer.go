@@ -88,7 +88,7 @@ type Options struct {
 // An event:
 //  1. The watcher reads it ahead, and notes that the server has sent something.
 //  2. The Reflector takes it, and calls Add, Update, Delete or Bookmark of the Sink.
-//  3. Sink.apply writes it as one batch, and publishes its delta (event.go).
+//  3. Sink.apply writes it as one batch, with its delta (event.go).
 //
 // A start:
 //  1. The Reflector calls List. The store has a version: the Resumer asks the question, and opens the watch beside it.
@@ -124,8 +124,8 @@ type Resumer struct {
 	next        *Relisting
 	questioning questioning
 	caughtUp    bool // The store has caught up with the server once.
-	// listed is the version of the last relist. If a watch expires while the store is still there, that relist made no
-	// progress (kubernetes#133810).
+	// listed is the version of the last relist. If a watch expires while the store is still at that version, the relist
+	// made no progress (kubernetes#133810).
 	listed string
 	// handover is the open watch that the Reflector's next Watch gets.
 	handover *watcher
@@ -164,9 +164,9 @@ func (r *Resumer) Watch(o metav1.ListOptions) (watch.Interface, error) {
 	return r.WatchWithContext(context.Background(), o)
 }
 
-// Stop is called after the context of the Reflector has ended, and the Reflector with it. It ends a watch that was kept for the Reflector, and waits for the
-// others. It does not wait for a List whose ListerWatcher ignores its context. The Sink must refuse the items of such a
-// List.
+// Stop is called after the Reflector and its context have ended. It ends a watch that was kept for the Reflector, and
+// waits for the others. It does not wait for a List whose ListerWatcher ignores its context. The Sink must refuse the
+// items of such a List.
 func (r *Resumer) Stop() {
 	if left := r.takeHandover(); left != nil {
 		left.end()
@@ -301,10 +301,9 @@ type ending struct {
 	byEvent bool  // The error was an event of the open watch.
 }
 
-// ended decides what the next List does after a watch has ended. It relists if the watch has expired, or has
-// failed in the server, as client-go does. Otherwise it resumes at the store's version. The list
-// must be the newest only if the watch has expired, and the store is where the last relist has left it. ended returns how to
-// relist, or nil.
+// ended decides what the next List does after a watch has ended, and returns how to relist, or nil. As in client-go the
+// List relists if the watch has expired, or has failed in the server. Otherwise it resumes at the store's version. If
+// the watch has expired while the store is still at the version of the last relist, the list must be the newest.
 func (r *Resumer) ended(e ending) *Relisting {
 	if e.early || e.err != nil {
 		r.doubt()

@@ -42,8 +42,8 @@ type SinkOptions struct {
 // Sink receives the events of client-go's Reflector, and the items of a relist. Each
 // event becomes one batch of object, index entries, delta and checkpoint (A1).
 //
-// To the Reflector it is a cache.Queue, but nothing is ever popped from it: an
-// event is stored, and published to the listeners, before Add returns.
+// To the Reflector it is a cache.Queue, but nothing is ever popped from it: an event is stored, and its delta is in the
+// queue.Log, before Add returns.
 type Sink struct {
 	db         *persist.DB
 	space      string
@@ -83,8 +83,8 @@ type Sink struct {
 	transform cache.TransformFunc
 	// filling says that the first list into an empty store is not complete yet.
 	filling bool
-	// want has the versions that the checkpoint gets when a relist is finished. Until
-	// then record has the versions that the stored objects were made with. Its ClusterID is the server's.
+	// want has the versions that the checkpoint gets when a relist is finished. Until then record has the versions that
+	// the stored objects were made with. want.ClusterID is the server's.
 	want checkpoint.Want
 }
 
@@ -153,7 +153,8 @@ func (k *Sink) Load(want checkpoint.Want, transform cache.TransformFunc) (checkp
 	return decision, nil
 }
 
-// leaveVersionLocked notes that no watch can be resumed before a relist is done. Some objects may have the version seen.
+// leaveVersionLocked notes that no watch can be resumed before a relist is done. Some objects may be as new as the
+// version seen.
 func (k *Sink) leaveVersionLocked(seen string) {
 	before := checkpoint.Later(k.record.ResourceVersion, k.record.HighestVersion)
 	k.record.ResourceVersion, k.record.HighestVersion = "", cmp.Or(checkpoint.Later(before, seen), checkpoint.NoVersion)
@@ -211,8 +212,8 @@ func (k *Sink) ClusterKnown() bool {
 	return k.want.ClusterID != ""
 }
 
-// SetCluster compares the cluster's id, which is not empty, with the checkpoint's. If the checkpoint has no id yet, this
-// one is stored at once, because the next process needs it and the next event may be long in coming.
+// SetCluster compares the cluster's id, which is not empty, with the checkpoint's. If the checkpoint has no id yet,
+// this one is stored at once, because the next process needs it and the next event may be long in coming.
 func (k *Sink) SetCluster(id string) (checkpoint.Decision, error) {
 	if err := k.lockOpen(); err != nil {
 		return checkpoint.Decision{}, err
@@ -263,8 +264,8 @@ func (k *Sink) Distrust() (news bool) {
 	return true
 }
 
-// putCheckpoint encodes the checkpoint, and returns a function that puts it into a batch if it differs from written. The
-// Indexer stores the resourceVersion. A batch fails only after Close.
+// putCheckpoint encodes the checkpoint, and returns a function that puts it into a batch if it differs from written.
+// The Indexer stores the resourceVersion. A batch fails only after Close.
 func (k *Sink) putCheckpoint() func(*persist.Batch) {
 	r := k.record
 	r.ResourceVersion = ""

@@ -28,12 +28,12 @@ type watcher struct {
 	cancel          context.CancelFunc // Ends the context of inner.
 	resourceVersion string
 	opened          time.Time
-	lasts           time.Duration // The timeout that it was opened with. It ends before its time if it ends earlier.
+	lasts           time.Duration // The timeout that it was opened with, see endsEarly.
 	answer          *reply        // The answer to the question beside it. Nil: there was no question.
 	meter           request.Meter
 	quiet           int          // The number of silent ticks so far, see follow.
 	first           *watch.Event // An event that await has received, or nil.
-	unproven        bool         // A resumed watch, which must not close at once.
+	unproven        bool         // A resumed watch that counts as expired if it closes at once.
 
 	events   chan watch.Event
 	stopped  chan struct{}

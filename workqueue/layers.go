@@ -23,7 +23,7 @@ func (k kept[T]) Add(item T) {
 	}
 	q.keepLocked(item)
 	k.Typed.Add(item)
-	if q.plain.ShuttingDown() { // Perhaps only the next process has the item.
+	if q.plain.ShuttingDown() { // The item may be left for the next process.
 		q.left[item] = struct{}{}
 	}
 }
@@ -76,7 +76,7 @@ func (k keptForLater[T]) AddAfter(item T, d time.Duration) {
 	if d <= 0 {
 		k.Add(item)
 	} else if k.q.delay(item, d) {
-		k.TypedDelayingInterface.AddAfter(item, d) // Without the lock: it may wait for an Add.
+		k.TypedDelayingInterface.AddAfter(item, d) // The lock is not held: AddAfter may wait for an Add.
 	}
 }
 

@@ -194,7 +194,8 @@ func (q *Queue[T]) Close() {
 	q.closed = true
 }
 
-// inUse implements owner: an item is worked on, or will be. If none is, and the queue is shut down, it is closed.
+// inUse implements owner. It reports whether an item is worked on, or will be. A queue that is shut down and not in use
+// is closed.
 func (q *Queue[T]) inUse() bool {
 	q.mu.Lock()
 	defer q.mu.Unlock()

@@ -105,8 +105,8 @@ const version = "v1"
 type agent struct{ pods listers.PodLister }
 
 // reconcile makes the file of one Pod what it should be. It may be called twice for one change, and once for
-// several. Where it fails, it is called again, by the next process if need be. Each start calls it for all Pods, or, with an
-// epoch, for those that are not done.
+// several. Where it fails, it is called again, by the next process if need be. Each start calls it for all Pods, or,
+// with an epoch, for those that are not done.
 func (a *agent) reconcile(_ context.Context, req warmwatch.ReconcileRequest) (warmwatch.ReconcileResult, error) {
 	return warmwatch.ReconcileResult{}, a.makeFile(req.ObjectName)
 }

@@ -11,8 +11,8 @@ import (
 	"github.com/warmwatch/warmwatch/persist"
 )
 
-// BucketName is the name of the only bucket of a Store in its space. It has records, by the reconciler's name, the object's key, when
-// the record was put, and the object's uid.
+// BucketName is the name of the only bucket of a Store in its space. It has records, by the reconciler's name, the
+// object's key, when the record was put, and the object's uid.
 const BucketName = "deleted"
 
 // A Store has the deleted objects of all reconcilers of an informer. It is safe for concurrent use.
@@ -26,8 +26,8 @@ func New(db *persist.DB, space string) Store {
 	return Store{db, persist.Bucket{Space: space, Name: BucketName}}
 }
 
-// Keep puts the last known object of a deletion into the file, in place of an earlier state of this object. If a durable
-// handler calls it before it returns, the object is in the file no later than the acknowledgement.
+// Keep puts the last known object of a deletion into the file, in place of an earlier state of this object. If a
+// durable handler calls it before it returns, the object is in the file no later than the acknowledgement.
 func (s Store) Keep(name, key, uid string, object []byte) error {
 	prefix, suffix := keyfield.Of(name)+keyfield.Of(key), "/"+uid
 	stored := fmt.Sprintf("%s%016x%s", prefix, time.Now().UnixNano(), suffix)
@@ -50,8 +50,8 @@ func (s Store) Keep(name, key, uid string, object []byte) error {
 	return err
 }
 
-// Read calls fn with each deleted object of a key, oldest first, or with the error of one that is damaged. fn may not keep the object.
-// Read returns what Remove takes once the key has been worked on.
+// Read calls fn with each deleted object of a key, oldest first, or with the error of one that is damaged. fn may not
+// keep the object. Read returns what Remove takes once the key has been worked on.
 func (s Store) Read(name, key string, fn func(object []byte, err error)) (stored []string, err error) {
 	err = s.scan(keyfield.Of(name)+keyfield.Of(key), func(it *persist.Item) {
 		stored = append(stored, it.Key)

@@ -3,5 +3,6 @@ package hook
 
 import "sync/atomic"
 
-// BeforeWrite is called before a persist.DB writes a commit, which fails with its error. Only tests set it: otherwise it is nil.
+// BeforeWrite is called before a persist.DB writes a commit, which fails with its error. Only tests set it: otherwise
+// it is nil.
 var BeforeWrite atomic.Pointer[func() error]

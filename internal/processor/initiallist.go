@@ -130,8 +130,8 @@ func (l *listener) eachChunk(whole bool, f func(from string, c indexer.Chunk) bo
 	}
 }
 
-// chunks holds the last chunks. Listeners that go through all objects at about the same time share them, and the objects,
-// as client-go's listeners do. Processor.mu guards it.
+// chunks holds the last chunks. Listeners that go through all objects at about the same time share them, and the
+// objects, as client-go's listeners do. Processor.mu guards it.
 type chunks struct {
 	listeners int // How many listeners deliver chunks now.
 	last      uint64

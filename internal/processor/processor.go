@@ -181,8 +181,8 @@ func (p *Processor) Remove(handle cache.ResourceEventHandlerRegistration) error 
 	return nil
 }
 
-// Unused returns an error if a name has a handler, or the Processor has stopped, because the next informer of the space may
-// use the name.
+// Unused returns an error if a name has a handler, or the Processor has stopped, because the next informer of the space
+// may use the name.
 func (p *Processor) Unused(name string) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -144,7 +144,8 @@ func embeds(ptr reflect.Type) bool {
 	return false
 }
 
-// appendBody appends the body of the record of obj. A body in protobuf has this size. It does not share memory with obj.
+// appendBody appends the body of the record of obj. size is the length of a body in protobuf. A body does not share
+// memory with obj.
 func (g *goType) appendBody(buf *bytes.Buffer, obj any, size int) error {
 	switch g.codec {
 	case CodecProtobuf:

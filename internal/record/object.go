@@ -26,8 +26,8 @@ const (
 // Encode makes the record of an object, which must not change from now on. Its Seq is 0. The error wraps
 // [ErrNotEncodable].
 //
-// Encode makes the resource.Quantity fields of obj cache their text. So an object is encoded before it is shared with other
-// goroutines. After that Encode only reads it. Objects from [Record.Decode] are ready to be shared.
+// Encode makes the resource.Quantity fields of obj cache their text. So encode an object before it is shared with other
+// goroutines. A second Encode only reads it. Objects from [Record.Decode] can be shared at once.
 //
 // The result of [Record.Decode] equals obj by apimachinery's equality.Semantic, and
 // by reflect.DeepEqual if it is unstructured. A typed object keeps its API form.

@@ -32,7 +32,7 @@ const (
 // Compression costs the server up to as much processor time again as the list, and more for text that hardly repeats
 // (docs/design/decisions.md). Lists are compressed if the connection is slow:
 //   - until a small answer has come within nearBy,
-//   - for the time remembered after the beginning of a list has come slowly: that list is asked for again.
+//   - for the time remembered, after the beginning of a list has come slowly. That list is asked for again.
 //
 // Other lists follow the client's setting (rest.Config.DisableCompression). The methods may be called concurrently.
 type Link struct {

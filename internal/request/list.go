@@ -88,7 +88,7 @@ func checkKind(kind string) error {
 type protobufList struct {
 	listHead
 	in     *bufio.Reader
-	items  *message // The list. Nil: it was not found yet.
+	items  *message // The list. Nil: find was not called yet.
 	buffer []byte
 }
 
@@ -255,8 +255,8 @@ func (j *jsonList) field(token json.Token) (err error) {
 
 func (j *jsonList) contentType() string { return runtime.ContentTypeJSON }
 
-// added appends an event. The items of a typed list lack their kind. That list has it, and before them. An item's own kind
-// counts, because it comes later.
+// added appends an event. The items of a typed list lack their kind: the kind of the list, which stands before the
+// items, says it. If an item has a kind, that one counts, because it comes later in the event.
 func (j *jsonList) added(events, item []byte) ([]byte, error) {
 	events = append(events, `{"type":"ADDED","object":{`...)
 	if j.Kind != "" {

@@ -15,7 +15,7 @@ type pages struct {
 	request   *http.Request // For the first page.
 	link      *Link         // Nil: the transport decides whether the list is compressed.
 	list      listReader    // The present page.
-	body      io.Closer     // Likewise. Nil: there is none.
+	body      io.Closer     // Of the present page. Nil: there is none.
 
 	resourceVersion string // The list's, once its first page was read.
 	token           string // Continues the list where the page begins. Empty: it is the first page.

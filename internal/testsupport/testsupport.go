@@ -111,8 +111,8 @@ func BeforeCommit(t testing.TB, fn func()) {
 	beforeWrite(t, func() error { once.Do(fn); return nil })
 }
 
-// EachCommit has fn called before each commit to any file until stop is called: the commit before is complete then. fn must
-// not wait for the DB.
+// EachCommit has fn called before each commit to any file until stop is called: the commit before is complete then. fn
+// must not wait for the DB.
 func EachCommit(t testing.TB, fn func()) (stop func()) {
 	beforeWrite(t, func() error { fn(); return nil })
 	return func() { hook.BeforeWrite.Store(nil) }

@@ -16,8 +16,8 @@ import (
 	"k8s.io/client-go/tools/cache"
 )
 
-// Believer has the objects that the handlers of one name, one in each process, believe to exist. The belief of a durable
-// name outlives crashes, as a handler's effects do.
+// Believer has the objects that the handlers of one name, one in each process, believe to exist. The belief of a
+// durable name outlives crashes, as a handler's effects do.
 type Believer struct {
 	Name    string
 	t       *testing.T
