@@ -19,8 +19,8 @@ import (
 
 var updateAPI = flag.Bool("api.update", false, "write the golden files of TestTheAPIIsThatOfTheGoldenFiles anew")
 
-// TestTheAPIIsThatOfTheGoldenFiles: whoever changes what a package exports changes testdata/api as well, with -api.update.
-// They list what `go doc -short` does, with fields and methods.
+// TestTheAPIIsThatOfTheGoldenFiles: whoever changes what a package exports changes testdata/api as well, with
+// -api.update. They list what `go doc -short` does, with fields and methods.
 func TestTheAPIIsThatOfTheGoldenFiles(t *testing.T) {
 	for _, dir := range []string{".", "checkpoint", "controllerruntime", "indexer", "informers", "persist", "queue", "reflector", "workqueue"} {
 		golden := filepath.Join("testdata", "api", strings.Replace(dir, ".", "warmwatch", 1)+".txt")

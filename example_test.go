@@ -204,8 +204,8 @@ func ExampleReconcilerOptions() {
 	_ = options
 }
 
-// The ListFunc and WatchFunc of this program leave out the objects of other shards. All shards make the same request, so
-// each one gets a name. Without it a program that is given another shard would resume the objects of the old one.
+// The ListFunc and WatchFunc of this program leave out the objects of other shards. All shards make the same request,
+// so each one gets a name. Without it a program that is given another shard would resume the objects of the old one.
 func ExampleCache_NewInformerFunc() {
 	pods := func(c *warmwatch.Cache, lw cache.ListerWatcher, shard, shards int) cache.SharedIndexInformer {
 		newInformer := c.NewInformerFunc(warmwatch.InformerOptions{Name: fmt.Sprintf("shard %d of %d", shard, shards)})

@@ -73,8 +73,8 @@ func ExampleNewQueue() {
 	_ = setup
 }
 
-// A controller of what is outside the cluster, which has to be removed with its ConfigMap. It is also called for ConfigMaps
-// that were deleted while the program did not run.
+// A controller of what is outside the cluster, which has to be removed with its ConfigMap. It is also called for
+// ConfigMaps that were deleted while the program did not run.
 func ExampleKind() {
 	setup := func(mgr ctrl.Manager, opened *warmwatch.Cache, reconciler reconcile.Reconciler) error {
 		return ctrl.NewControllerManagedBy(mgr).

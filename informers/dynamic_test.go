@@ -167,7 +167,8 @@ func TestTheClusterIsKnownToFactoriesByResource(t *testing.T) {
 	}
 }
 
-// TestAFactoryByResourceMovesToAnotherCluster: what the file has of one cluster is not served behind another one's server, and is while the server is away.
+// TestAFactoryByResourceMovesToAnotherCluster: what the file has of one cluster is not served behind another one's
+// server, and is while the server is away.
 func TestAFactoryByResourceMovesToAnotherCluster(t *testing.T) {
 	one, two, path := httpserver.New(t, "one"), httpserver.New(t, "two"), testsupport.Path(t)
 	two.Change(func(w *httpserver.World) { w.Put("b", "uid-b", "") })

@@ -70,8 +70,8 @@ func circle(t *testing.T, path string, branch int) {
 	overwrite(t, path, int64(at), binary.NativeEndian.AppendUint64(nil, 1))
 }
 
-// TestDamageInUseIsReadAround (S3): what cannot be read counts as dropped, what is written afterwards stays in memory and
-// counts as durable, nothing is replaced, and the next Open sets the file aside.
+// TestDamageInUseIsReadAround (S3): what cannot be read counts as dropped, what is written afterwards stays in memory
+// and counts as durable, nothing is replaced, and the next Open sets the file aside.
 func TestDamageInUseIsReadAround(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		path := testsupport.Path(t)

@@ -437,8 +437,8 @@ func TestASnapshotStaysAsItIsWhenAFsyncFails(t *testing.T) {
 	}
 }
 
-// TestAfterAFailedCommitTheFileIsSyncedAgain before the next attempt: bbolt believes its newest meta page, and the disk may not
-// have it.
+// TestAfterAFailedCommitTheFileIsSyncedAgain before the next attempt: bbolt believes its newest meta page, and the disk
+// may not have it.
 func TestAfterAFailedCommitTheFileIsSyncedAgain(t *testing.T) {
 	db := openSound(t, testsupport.Path(t), manual)
 	synced := 0

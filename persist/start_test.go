@@ -106,7 +106,8 @@ func TestAFileOverWhichProcessesDieIsSetAside(t *testing.T) {
 	}
 }
 
-// TestProcessesThatDieLaterLoseNothing: only deaths while bbolt opens the file count, and one that opens it ends the row.
+// TestProcessesThatDieLaterLoseNothing: only deaths while bbolt opens the file count, and one that opens it ends the
+// row.
 func TestProcessesThatDieLaterLoseNothing(t *testing.T) {
 	path := startFile(t)
 	for range 10 {
@@ -238,8 +239,8 @@ func TestAnEmptyFileIsBegunInPlace(t *testing.T) {
 	}
 }
 
-// TestEachBitOfAFilesHeadsIsFoundOut (S2): a bit of the page heads, the elements and the keys that has flipped while nobody
-// used the file has it set aside, or changes nothing.
+// TestEachBitOfAFilesHeadsIsFoundOut (S2): a bit of the page heads, the elements and the keys that has flipped while
+// nobody used the file has it set aside, or changes nothing.
 func TestEachBitOfAFilesHeadsIsFoundOut(t *testing.T) {
 	path := testsupport.Path(t)
 	manyLeaves(t, path)

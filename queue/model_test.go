@@ -18,12 +18,11 @@ import (
 	"github.com/warmwatch/warmwatch/internal/testsupport/testdb"
 )
 
-// TestWhoeverReadsTheLogBelievesWhatIsTrue makes random use of a log, over restarts and crashes, with bounds that are small
-// or not. The model is a store of which every state is known. Each consumer has a believer, which takes what it is told
-// for true; that of a name outlives crashes. One that has read all there is for it believes what the store has, or, if
-// it is durable, has in the file (D1, D2, D3). Where deletions are dropped because too many wait (D6), it is told what
-// Known would find. The tail stays within its bound,
-// and nothing is left in the file that nobody needs.
+// TestWhoeverReadsTheLogBelievesWhatIsTrue makes random use of a log, over restarts and crashes, with bounds that are
+// small or not. The model is a store of which every state is known. Each consumer has a believer, which takes what it
+// is told for true; that of a name outlives crashes. One that has read all there is for it believes what the store has,
+// or, if it is durable, has in the file (D1, D2, D3). Where deletions are dropped because too many wait (D6), it is
+// told what Known would find. The tail stays within its bound, and nothing is left in the file that nobody needs.
 func TestWhoeverReadsTheLogBelievesWhatIsTrue(t *testing.T) {
 	rnd := testsupport.Rand(t)
 	for range testsupport.Rounds(60, 4) {
@@ -196,8 +195,8 @@ func (b *believer) told(d *Delta) {
 	b.believes[d.Key] = d.New.(*corev1.Pod).ResourceVersion
 }
 
-// list gives a believer an initial list, in chunks of a few keys, with changes between them. It reports whether it came to
-// the end.
+// list gives a believer an initial list, in chunks of a few keys, with changes between them. It reports whether it came
+// to the end.
 func (m *logModel) list(b *believer) bool {
 	t := m.t
 	if b.c.durable {

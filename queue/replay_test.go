@@ -188,7 +188,8 @@ func TestAnotherEpochStartsOver(t *testing.T) {
 	}
 }
 
-// TestWhileNothingCanBeWrittenLittleWaitsInMemory (S6): who has more to do starts over. What is in the file does not count.
+// TestWhileNothingCanBeWrittenLittleWaitsInMemory (S6): who has more to do starts over. What is in the file does not
+// count.
 func TestWhileNothingCanBeWrittenLittleWaitsInMemory(t *testing.T) {
 	size := numbered(10).SizeBytes
 	q := newLog(t, testdb.Open(t, testsupport.Path(t), persist.Options{CommitInterval: time.Hour, MaxPendingBytes: int64(20 * size)}), Options{TailBytes: 1})

@@ -77,7 +77,8 @@ func TestAnAnswerThatContradictsTheStoreMeansARelistByContent(t *testing.T) {
 	}
 }
 
-// TestWhenTheServerIsAsked (A3): at a start, and after the server could not be reached or a watch has ended before its time.
+// TestWhenTheServerIsAsked (A3): at a start, and after the server could not be reached or a watch has ended before its
+// time.
 func TestWhenTheServerIsAsked(t *testing.T) {
 	for name, c := range map[string]struct {
 		after time.Duration
@@ -110,8 +111,8 @@ func TestWhenTheServerIsAsked(t *testing.T) {
 	}
 }
 
-// TestVersionsThatSayNothingAreNotAskedForAgain (A4): an aggregated server lists at the version of its newest object, which was
-// deleted. Or the question brings all objects.
+// TestVersionsThatSayNothingAreNotAskedForAgain (A4): an aggregated server lists at the version of its newest object,
+// which was deleted. Or the question brings all objects.
 func TestVersionsThatSayNothingAreNotAskedForAgain(t *testing.T) {
 	for name, answers := range map[string][]answer{
 		"an older version, and nothing differs": {lists("4"), lists("4", "a@3"), opens()},
@@ -156,7 +157,8 @@ func TestAWatchIsOpenedBesideTheQuestion(t *testing.T) {
 	})
 }
 
-// TestAWatchThatOpensLateIsFollowedByAQuestion (A3): another server may have opened it than the one that was asked, or that has listed.
+// TestAWatchThatOpensLateIsFollowedByAQuestion (A3): another server may have opened it than the one that was asked, or
+// that has listed.
 func TestAWatchThatOpensLateIsFollowedByAQuestion(t *testing.T) {
 	for name, c := range map[string]struct {
 		rv      string
@@ -241,7 +243,8 @@ func TestWhenTheStoreHasCaughtUp(t *testing.T) {
 	}
 }
 
-// TestAStoreThatLacksObjectsIsCompared (A6): it has another number of objects than the server counts, and nothing comes.
+// TestAStoreThatLacksObjectsIsCompared (A6): it has another number of objects than the server counts, and nothing
+// comes.
 func TestAStoreThatLacksObjectsIsCompared(t *testing.T) {
 	for name, version := range map[string]string{"the server is where it was": "5", "the server has gone on": "9"} {
 		t.Run(name, func(t *testing.T) {
@@ -330,7 +333,8 @@ func TestTheClusterIsAskedBesideTheQuestion(t *testing.T) {
 	}
 }
 
-// TestAnAnswerThatSaysNothingIsAskedForAgainUntilTheStoreHasCaughtUp (A6): the limit does not hold, and the first watch fails.
+// TestAnAnswerThatSaysNothingIsAskedForAgainUntilTheStoreHasCaughtUp (A6): the limit does not hold, and the first watch
+// fails.
 func TestAnAnswerThatSaysNothingIsAskedForAgainUntilTheStoreHasCaughtUp(t *testing.T) {
 	for name, first := range map[string]answer{"the watch is refused": fails(errSoon), "the watch is cut": after(0, closes(added("b@6")))} {
 		t.Run(name, func(t *testing.T) {

@@ -65,7 +65,8 @@ func filledSink(t *testing.T, items ...*corev1.ConfigMap) (*Sink, *queue.Consume
 	return k, consumerOf(t, k)
 }
 
-// TestAReplacedObjectIsOneDelta (D2), whether an event brings it or a relist, and also if it has the version of the old one.
+// TestAReplacedObjectIsOneDelta (D2), whether an event brings it or a relist, and also if it has the version of the old
+// one.
 func TestAReplacedObjectIsOneDelta(t *testing.T) {
 	for name, bring := range map[string]func(*testing.T, *Sink, *corev1.ConfigMap) error{
 		"an event": func(_ *testing.T, k *Sink, cm *corev1.ConfigMap) error { return k.Update(cm) },

@@ -251,7 +251,8 @@ func TestAnItemThatIsAddedForLaterTwiceIsKept(t *testing.T) {
 	}
 }
 
-// TestADamagedItemIsNoticed, until the file is repaired: it is worked on if the Codec knows it, and the others are in any case.
+// TestADamagedItemIsNoticed, until the file is repaired: it is worked on if the Codec knows it, and the others are in
+// any case.
 func TestADamagedItemIsNoticed(t *testing.T) {
 	for name, c := range map[string]struct {
 		damage func(_, work *bolt.Bucket) error
@@ -304,7 +305,8 @@ func rename(b *bolt.Bucket, from, to string) error {
 	return errors.Join(b.Delete([]byte(from)), b.Put([]byte(to), value))
 }
 
-// TestWhatIsDoneBeforeACommitIsNotWritten: a queue that is worked off at once causes no commit, which much that waits would.
+// TestWhatIsDoneBeforeACommitIsNotWritten: a queue that is worked off at once causes no commit, which much that waits
+// would.
 func TestWhatIsDoneBeforeACommitIsNotWritten(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		db := testdb.Open(t, testsupport.Path(t), persist.Options{CommitInterval: time.Hour, MaxPendingBytes: 10_000})
@@ -413,8 +415,8 @@ func TestWhatIsAddedAfterTheEndIsForTheNextProcess(t *testing.T) {
 	}
 }
 
-// TestWhatAClosedQueueAddsIsRemovedByTheNextOne: the file has the key already, so a Done before the next commit has to be
-// written (D5).
+// TestWhatAClosedQueueAddsIsRemovedByTheNextOne: the file has the key already, so a Done before the next commit has to
+// be written (D5).
 func TestWhatAClosedQueueAddsIsRemovedByTheNextOne(t *testing.T) {
 	s, db := openStore(t, testsupport.Path(t))
 	q := newQueue(t, s, Options[string]{})
@@ -472,8 +474,8 @@ func TestStatusHasAlsoNamesThatHaveNoQueue(t *testing.T) {
 	expect(Status{"empty", true, 1}, Status{"used", true, 1})
 }
 
-// TestEveryCommitWithAnAcknowledgementHasTheItem, or what says that it is done: a handler adds it before it acknowledges
-// (D5).
+// TestEveryCommitWithAnAcknowledgementHasTheItem, or what says that it is done: a handler adds it before it
+// acknowledges (D5).
 func TestEveryCommitWithAnAcknowledgementHasTheItem(t *testing.T) {
 	s, db := openStore(t, testsupport.Path(t))
 	q := newQueue(t, s, Options[string]{LeaveAtShutDown: true})

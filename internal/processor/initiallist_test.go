@@ -9,8 +9,8 @@ import (
 	"github.com/warmwatch/warmwatch/queue"
 )
 
-// TestListenersThatStartTogetherShareChunks: plain ones and durable ones apart. A slow one does not hold up the others, and
-// one that is removed is not waited for.
+// TestListenersThatStartTogetherShareChunks: plain ones and durable ones apart. A slow one does not hold up the others,
+// and one that is removed is not waited for.
 func TestListenersThatStartTogetherShareChunks(t *testing.T) {
 	for _, first := range []string{"like the others", "slow", "removed"} {
 		t.Run("the first is "+first, func(t *testing.T) {

@@ -10,8 +10,8 @@ import (
 	"k8s.io/client-go/tools/cache"
 )
 
-// TestAHandlerIsToldWhatTheStoreLacksOfWhatItKnows (D3): once the cache has caught up, in every process, and again after an
-// error. It is told the key only, and of nothing that exists.
+// TestAHandlerIsToldWhatTheStoreLacksOfWhatItKnows (D3): once the cache has caught up, in every process, and again
+// after an error. It is told the key only, and of nothing that exists.
 func TestAHandlerIsToldWhatTheStoreLacksOfWhatItKnows(t *testing.T) {
 	inWorld(t, func(w *world) {
 		w.silently("a", "b")

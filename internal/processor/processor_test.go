@@ -252,7 +252,8 @@ func TestStatusWhileHandlersStart(t *testing.T) {
 	})
 }
 
-// TestStatusDoesNotWaitForTheFile: a durable handler that is added waits for a commit, which hangs, and its callers do not.
+// TestStatusDoesNotWaitForTheFile: a durable handler that is added waits for a commit, which hangs, and its callers do
+// not.
 func TestStatusDoesNotWaitForTheFile(t *testing.T) {
 	inWorld(t, func(w *world) {
 		w.silently("a")

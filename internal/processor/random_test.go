@@ -29,8 +29,8 @@ var (
 )
 
 // TestWhoeverWasToldEverythingBelievesWhatIsTrue changes objects while handlers come and go and are slow, in their
-// initial lists and behind them, while commits are slow, over restarts and crashes, with bounds that are small or not. A
-// handler that has been told everything believes what the store has (D1, D2, D3), and a durable one was told of each
+// initial lists and behind them, while commits are slow, over restarts and crashes, with bounds that are small or not.
+// A handler that has been told everything believes what the store has (D1, D2, D3), and a durable one was told of each
 // deletion. Unless something is told again, no version goes back.
 //
 // Where deletions were dropped (D6), durable handlers are told at the end what is missing of Known.

@@ -351,8 +351,8 @@ func TestAListThatIsCutComesInPages(t *testing.T) {
 	}
 }
 
-// TestAListFuncThatFiltersIsListedAtEachStart: its requests do not say what it leaves out, so that the answer to the question
-// contradicts the store.
+// TestAListFuncThatFiltersIsListedAtEachStart: its requests do not say what it leaves out, so that the answer to the
+// question contradicts the store.
 func TestAListFuncThatFiltersIsListedAtEachStart(t *testing.T) {
 	api, path := newWorld(t, worldObjects), testsupport.Path(t)
 	filter := func(l *corev1.ConfigMapList) {

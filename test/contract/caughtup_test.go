@@ -23,7 +23,8 @@ import (
 	"github.com/warmwatch/warmwatch/internal/testsupport/source"
 )
 
-// TestHasSyncedWaitsForWhatTheServerHadWhenItWasAsked (A6). Before that the store can be read, and no plain handler is called.
+// TestHasSyncedWaitsForWhatTheServerHadWhenItWasAsked (A6). Before that the store can be read, and no plain handler is
+// called.
 func TestHasSyncedWaitsForWhatTheServerHadWhenItWasAsked(t *testing.T) {
 	fromServer := func(o *warmwatch.Options, _ *warmwatch.InformerOptions) { o.ServeStaleAfter = 0 }
 	for name, catchUp := range map[string]struct {
@@ -238,7 +239,8 @@ func TestServeStaleAfter(t *testing.T) {
 	}
 }
 
-// TestDurableHandlersAreCalledBeforeHasSynced (A6): the deltas that wait for them are delivered at once, also without a server.
+// TestDurableHandlersAreCalledBeforeHasSynced (A6): the deltas that wait for them are delivered at once, also without a
+// server.
 func TestDurableHandlersAreCalledBeforeHasSynced(t *testing.T) {
 	bubble.Run(t, func(t *testing.T) {
 		f := source.New(t, source.ConfigMap("a"))

@@ -45,8 +45,9 @@ var listFuncs = map[string]func(*source.Source) cache.ListWithContextFunc{
 	},
 }
 
-// TestAListFuncThatIgnoresTheLimit is asked as often as client-go asks it, but for the first watch that ends before its time:
-// that question shows what the next would cost. Handlers are told what client-go's are. The transport is not wrapped.
+// TestAListFuncThatIgnoresTheLimit is asked as often as client-go asks it, but for the first watch that ends before its
+// time: that question shows what the next would cost. Handlers are told what client-go's are. The transport is not
+// wrapped.
 func TestAListFuncThatIgnoresTheLimit(t *testing.T) {
 	const objects, lives = 30, 4
 	for name, listFunc := range listFuncs {
@@ -119,8 +120,9 @@ func sortedInitials(told []string) []string {
 	return told
 }
 
-// TestAListWhoseVersionIsThatOfItsNewestObject (cozystack#1860): once that object is deleted, the list has an older version
-// than the watch. A watch that ends tells nobody anything. All objects are listed once at most, to find that out.
+// TestAListWhoseVersionIsThatOfItsNewestObject (cozystack#1860): once that object is deleted, the list has an older
+// version than the watch. A watch that ends tells nobody anything. All objects are listed once at most, to find that
+// out.
 func TestAListWhoseVersionIsThatOfItsNewestObject(t *testing.T) {
 	contract(t, func(t *testing.T, impl implementation) {
 		f, lists := source.New(t, source.ConfigMap("a"), source.ConfigMap("b"), source.ConfigMap("c")), 0

@@ -61,8 +61,8 @@ func TestNewInformerTakesItsIdentityFromTheRequest(t *testing.T) {
 	}
 }
 
-// TestAnInformerWithoutAResourceLearnsItFromItsRequest, also two that ask for the same and have different names (A3): the
-// next process resumes both.
+// TestAnInformerWithoutAResourceLearnsItFromItsRequest, also two that ask for the same and have different names (A3):
+// the next process resumes both.
 func TestAnInformerWithoutAResourceLearnsItFromItsRequest(t *testing.T) {
 	api, path := httpserver.New(t, ""), testsupport.Path(t)
 	for _, resumes := range []int{0, 1} {

@@ -317,8 +317,8 @@ func TestTheWatchGoesOnAfterFaults(t *testing.T) {
 	}
 }
 
-// TestAnErrorOfTheServerEndsWhatItDoesNotDelete: after the unsafe deletion of a corrupt object a watch ends with an error
-// event, and no DELETED comes.
+// TestAnErrorOfTheServerEndsWhatItDoesNotDelete: after the unsafe deletion of a corrupt object a watch ends with an
+// error event, and no DELETED comes.
 func TestAnErrorOfTheServerEndsWhatItDoesNotDelete(t *testing.T) {
 	contract(t, func(t *testing.T, impl implementation) {
 		f := source.New(t, source.ConfigMap("a"), source.ConfigMap("b"))

@@ -146,8 +146,8 @@ func checkAgentSurvivesRewind(t *testing.T, binary string) {
 	p.interrupt()
 }
 
-// expectFileOfEachPod waits until there is a file for each Pod of the server, with its UID, and no other. It returns the
-// server's resourceVersion.
+// expectFileOfEachPod waits until there is a file for each Pod of the server, with its UID, and no other. It returns
+// the server's resourceVersion.
 func (w *world) expectFileOfEachPod(dir string) string {
 	w.t.Helper()
 	list := &corev1.PodList{}

@@ -15,8 +15,8 @@ import (
 	"github.com/warmwatch/warmwatch/test/e2e/agent"
 )
 
-// TestAControllerThatIsKilledMakesNoChildTwice (A6): it is killed before the file has the children that it has made, and
-// while it starts it is stopped for 50 ms again and again, as where a processor is short.
+// TestAControllerThatIsKilledMakesNoChildTwice (A6): it is killed before the file has the children that it has made,
+// and while it starts it is stopped for 50 ms again and again, as where a processor is short.
 func TestAControllerThatIsKilledMakesNoChildTwice(t *testing.T) {
 	rng := newRand(newSeed(t))
 	client := newClient(t, shared.Config())

@@ -119,8 +119,9 @@ func TestARecordWithABadChecksumIsNotServedAndComesBack(t *testing.T) { // A7
 	})
 }
 
-// TestAReadThatMeetsDamageWaitsForTheRelist, so that it has all there is, while the server is heard. If no list comes to its
-// end, reads that can say so fail after 10 s, and List leaves out what cannot be read once the server is not heard (A7).
+// TestAReadThatMeetsDamageWaitsForTheRelist, so that it has all there is, while the server is heard. If no list comes
+// to its end, reads that can say so fail after 10 s, and List leaves out what cannot be read once the server is not
+// heard (A7).
 func TestAReadThatMeetsDamageWaitsForTheRelist(t *testing.T) {
 	keysByIndex := func(ix cache.Indexer) ([]string, error) { return ix.IndexKeys("content", "x") }
 	byIndex := func(ix cache.Indexer) ([]string, error) {

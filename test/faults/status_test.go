@@ -290,8 +290,8 @@ func TestCloseOfACacheWhoseFileIsDamagedSaysSo(t *testing.T) {
 	})
 }
 
-// TestAStartIsOneLineInTheLog: how it starts and why, with how many objects, and how old they are. A watch that could not be
-// resumed is one more.
+// TestAStartIsOneLineInTheLog: how it starts and why, with how many objects, and how old they are. A watch that could
+// not be resumed is one more.
 func TestAStartIsOneLineInTheLog(t *testing.T) {
 	bubble.Run(t, func(t *testing.T) {
 		f, path := source.New(t, source.ConfigMap("a"), source.ConfigMap("b")), testsupport.Path(t)

@@ -91,8 +91,8 @@ func (l *tokens) Wait(context.Context) error {
 	return nil
 }
 
-// TestTheTokensThatAnInformerTakes of its client's rate limit: none. What is our own takes none, as watches do. A first start
-// lists, the next one asks the question.
+// TestTheTokensThatAnInformerTakes of its client's rate limit: none. What is our own takes none, as watches do. A first
+// start lists, the next one asks the question.
 func TestTheTokensThatAnInformerTakes(t *testing.T) {
 	bubble.Run(t, func(t *testing.T) {
 		path := testsupport.Path(t)

@@ -102,7 +102,8 @@ func TestAnotherClusterIsNotBelieved(t *testing.T) {
 	}
 }
 
-// TestTheClusterIsAskedUntilItAnswers (A3), before each watch. Until then the objects are used: no answer proves nothing.
+// TestTheClusterIsAskedUntilItAnswers (A3), before each watch. Until then the objects are used: no answer proves
+// nothing.
 func TestTheClusterIsAskedUntilItAnswers(t *testing.T) {
 	for name, refusal := range map[string]error{
 		"it cannot be reached": source.ErrUnreachable,
@@ -333,8 +334,8 @@ func (f refuser) RoundTrip(r *http.Request) (*http.Response, error) {
 	return reply(r, int(f.Status().Code), string(body)), err
 }
 
-// TestAServerThatRefusesEverythingProvesNothing, however long it does: this process and the next serve the file, and then
-// resume. The handler of watch errors gets what client-go's gets.
+// TestAServerThatRefusesEverythingProvesNothing, however long it does: this process and the next serve the file, and
+// then resume. The handler of watch errors gets what client-go's gets.
 func TestAServerThatRefusesEverythingProvesNothing(t *testing.T) {
 	resource := process.ConfigMaps.GroupResource()
 	for name, refusal := range map[string]*apierrors.StatusError{

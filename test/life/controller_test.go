@@ -171,8 +171,8 @@ func (c *controller) OnUpdate(any, any) {}
 
 func (c *controller) OnDelete(any) {}
 
-// TestAControllerThatIsKilledMakesNoChildTwice (A6): it is killed between the making of a child and the commit of its event. With
-// ServeStaleAfter -1 it acts on what the file has.
+// TestAControllerThatIsKilledMakesNoChildTwice (A6): it is killed between the making of a child and the commit of its
+// event. With ServeStaleAfter -1 it acts on what the file has.
 func TestAControllerThatIsKilledMakesNoChildTwice(t *testing.T) {
 	const kills = 8
 	for name, c := range map[string]struct {

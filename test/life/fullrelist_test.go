@@ -127,7 +127,8 @@ func TestAFullRelistWaitsForAQuietSecond(t *testing.T) {
 	})
 }
 
-// TestAStartResumesHoweverOldTheLastFullListIs, and lists in the first quiet second. The clock may have gone back since.
+// TestAStartResumesHoweverOldTheLastFullListIs, and lists in the first quiet second. The clock may have gone back
+// since.
 func TestAStartResumesHoweverOldTheLastFullListIs(t *testing.T) {
 	path := testsupport.Path(t)
 	first := func(t *testing.T) {

@@ -107,8 +107,8 @@ func written(t *testing.T) (n int64) {
 	return n
 }
 
-// TestAnIdleHourCostsManyInformersWhatItCostsOne: they get bookmarks, each at another time of a minute. A process that is
-// killed then has a young checkpoint.
+// TestAnIdleHourCostsManyInformersWhatItCostsOne: they get bookmarks, each at another time of a minute. A process that
+// is killed then has a young checkpoint.
 func TestAnIdleHourCostsManyInformersWhatItCostsOne(t *testing.T) {
 	idle := func(t *testing.T, n int) (bytes int64) {
 		bubble.Run(t, func(t *testing.T) {

@@ -23,8 +23,8 @@ import (
 	"github.com/warmwatch/warmwatch/workqueue"
 )
 
-// TestACrashDuringTheFirstReconcileOfAChangeCostsNoWork: of an update, of a deletion, and of a key of Known that the cache
-// lacks (D4). None of them has failed yet, so that no retry keeps them.
+// TestACrashDuringTheFirstReconcileOfAChangeCostsNoWork: of an update, of a deletion, and of a key of Known that the
+// cache lacks (D4). None of them has failed yet, so that no retry keeps them.
 func TestACrashDuringTheFirstReconcileOfAChangeCostsNoWork(t *testing.T) {
 	bubble.Run(t, func(t *testing.T) {
 		f := source.New(t, source.ConfigMap("a"), source.ConfigMap("b"))

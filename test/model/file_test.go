@@ -21,7 +21,8 @@ import (
 	"github.com/warmwatch/warmwatch/internal/record"
 )
 
-// damage changes or removes one value of the file: a delta, a position, what says how many there are, what is to be reconciled.
+// damage changes or removes one value of the file: a delta, a position, what says how many there are, what is to be
+// reconciled.
 func (m *model) damage() {
 	db, err := bolt.Open(m.path, 0o600, nil)
 	if err != nil {

@@ -43,7 +43,8 @@ func (m *model) launch() *life {
 		MemoryBudget:    int64(m.rng.IntN(3)-1) * 2000,
 		MaxPanics:       1 + m.rng.IntN(3),
 		MaxBacklogBytes: m.backlog(),
-		// 1: a relist applies each object by itself, and each batch is committed before the next, so that a crash comes between any two.
+		// 1: a relist applies each object by itself, and each batch is committed before the next, so that a crash comes
+		// between any two.
 		MaxPendingBytes: int64(m.rng.IntN(2)),
 	})
 	if err != nil {
@@ -93,7 +94,8 @@ func (l *life) addHandlers() {
 	})
 }
 
-// addAgain removes the durable handler and adds it again, perhaps during its initial list, once its callback has returned.
+// addAgain removes the durable handler and adds it again, perhaps during its initial list, once its callback has
+// returned.
 func (l *life) addAgain() {
 	l.durable.SetAddedAgain()
 	if err := l.informer.RemoveEventHandler(l.registered); err != nil {
@@ -245,8 +247,8 @@ func (c *modelCrash) armAfter(commits int) {
 	}
 }
 
-// die has all that follows not happen. Until unlock is called nothing returns, so that nothing is acknowledged that did not
-// happen.
+// die has all that follows not happen. Until unlock is called nothing returns, so that nothing is acknowledged that did
+// not happen.
 func (l *life) die() (told int, unlock func()) {
 	durable, unlockDurable := l.durable.Die()
 	late, unlockLate := l.late.Die()

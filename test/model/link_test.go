@@ -13,8 +13,8 @@ import (
 	"github.com/warmwatch/warmwatch/internal/testsupport/apiserver"
 )
 
-// modelLink is a process's connection to the server. While it is dead, requests fail, and the watches that were open are
-// silent, also with what was under way, until they end.
+// modelLink is a process's connection to the server. While it is dead, requests fail, and the watches that were open
+// are silent, also with what was under way, until they end.
 type modelLink struct {
 	*apiserver.Server
 

@@ -133,7 +133,8 @@ func newModel(t *testing.T, seed uint64) *model {
 	return m
 }
 
-// bulk makes objects so large that a relist, which writes 2 MiB at once, writes a few of them: a crash can come in between.
+// bulk makes objects so large that a relist, which writes 2 MiB at once, writes a few of them: a crash can come in
+// between.
 var bulk = strings.Repeat("x", 800<<10)
 
 // fillModel returns what gives an object its content.

@@ -27,9 +27,9 @@ var (
 	namesSeed  = flag.Uint64("names.seed", 1, "seed of the test of names that change hands")
 )
 
-// TestNamesThatChangeHands: durable handlers and reconcilers come, go, are refused and forgotten under the same two names,
-// while objects change, and processes end and crash. Each is told of, or reconciles, what it is owed (D2, D4), and no name
-// comes back.
+// TestNamesThatChangeHands: durable handlers and reconcilers come, go, are refused and forgotten under the same two
+// names, while objects change, and processes end and crash. Each is told of, or reconciles, what it is owed (D2, D4),
+// and no name comes back.
 //
 // Replay a failure with -run TestNamesThatChangeHands -names.seed N -names.lives 1.
 func TestNamesThatChangeHands(t *testing.T) {

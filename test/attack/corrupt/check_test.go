@@ -160,8 +160,8 @@ func (l *life) check(servers map[kind]*apiserver.Server, all bool) (found []prob
 	return found
 }
 
-// checkReads is for every moment. All that is served was there once (S2). From HasSynced on, an index has only objects of its value
-// (A5), and nothing is missing that is as it was at a version that the cache has reached (A7).
+// checkReads is for every moment. All that is served was there once (S2). From HasSynced on, an index has only objects
+// of its value (A5), and nothing is missing that is as it was at a version that the cache has reached (A7).
 func (l *life) checkReads(k kind, server *apiserver.Server, since int) (found []problem) {
 	synced, store := l.informers[k].HasSynced(), l.informers[k].GetIndexer()
 	reads := map[string][]any{"": store.List()}

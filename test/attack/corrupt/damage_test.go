@@ -24,7 +24,8 @@ type patch struct {
 
 func (d *damage) String() string { return d.Class + ", " + d.Field + ": " + d.Detail }
 
-// ofOneObject reports whether all but the value of an object is as it was. A relist brings that, and nothing else is lost (S2).
+// ofOneObject reports whether all but the value of an object is as it was. A relist brings that, and nothing else is
+// lost (S2).
 func (d *damage) ofOneObject() bool { return d.Class == "leaf objects" && d.Field == "value" }
 
 // applyTo damages the content of a file.
@@ -91,7 +92,8 @@ func (g *damager) random() *damage {
 	}
 }
 
-// liveBit flips one bit of the pages in use but for the meta pages, every other time of those of a page that say what is where.
+// liveBit flips one bit of the pages in use but for the meta pages, every other time of those of a page that say what
+// is where.
 func (g *damager) liveBit() *damage {
 	var pages []int
 	for id := 2; id < g.high; id++ {

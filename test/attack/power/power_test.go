@@ -49,9 +49,9 @@ func (w *workload) file() string {
 }
 
 // TestAPowerCutTakesBackNothingThatADurableHandlerWasTold records what an informer
-// does to its file, over restarts, kills and relists, and looks at what a power cut at random moments may leave: all that was
-// synced, of the rest anything. From each such image an informer must go on as if
-// nothing had happened that handlers could notice.
+// does to its file, over restarts, kills and relists, and looks at what a power cut at random moments may leave: all
+// that was synced, of the rest anything. From each such image an informer must go on as if nothing had happened that
+// handlers could notice.
 //
 // A seed means the same workloads, but not the same order of system calls: an image
 // that shows a violation is for -power.keep and -power.image.

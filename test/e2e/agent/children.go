@@ -15,8 +15,9 @@ import (
 // LabelParent is the label of a child, and the index over it.
 const LabelParent = "parent"
 
-// addController adds a plain handler that makes a ConfigMap for each object that is no child and has none in the cache, as
-// most controllers do. It takes longer for a new object than a commit: the file has the object then, and not yet the child.
+// addController adds a plain handler that makes a ConfigMap for each object that is no child and has none in the cache,
+// as most controllers do. It takes longer for a new object than a commit: the file has the object then, and not yet the
+// child.
 func (i *Informer) addController(ctx context.Context) error {
 	cfg, err := LoadConfig(i.spec.Kubeconfig, i.spec.Context)
 	if err != nil {
