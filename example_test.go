@@ -27,7 +27,7 @@ import (
 	"github.com/warmwatch/warmwatch"
 )
 
-// An agent that watches the Pods of its node, and after a restart is told of what it had not handled.
+// An agent that watches the Pods of its node, and after a restart is notified of what it had not handled.
 func ExampleOpen() {
 	run := func(ctx context.Context, config *rest.Config, node string, handler cache.ResourceEventHandler) error {
 		c, err := warmwatch.Open(ctx, "/var/lib/agent/cache.db", warmwatch.Options{})
@@ -56,7 +56,7 @@ func ExampleOpen() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
 	node := os.Getenv("NODE_NAME")
-	if node == "" { // It would be told of Pods without a node.
+	if node == "" { // It would be notified of Pods without a node.
 		log.Fatal("NODE_NAME is not set")
 	}
 	config, err := rest.InClusterConfig()

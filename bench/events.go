@@ -40,7 +40,7 @@ func (s *suite) turns(ctx context.Context, scenario string, change func(*agent.S
 			var figures map[string]float64
 			err := withChild(ctx, func(c *agent.Child) error {
 				_, err := c.Do(ctx, agent.Command{
-					Start: []agent.Spec{spec}, Expect: &agent.Expect{Initial: s.objects}, Await: []string{agent.Told}, Pause: settle,
+					Start: []agent.Spec{spec}, Expect: &agent.Expect{Initial: s.objects}, Await: []string{agent.Delivered}, Pause: settle,
 				})
 				if err == nil {
 					// The lists have left the server so much garbage that its next collection, of 3 s of
@@ -106,7 +106,7 @@ func (s *suite) version(ctx context.Context) (string, error) {
 // drain measures an agent that is behind by a backlog. It fails if the server did not hold the whole backlog any more.
 func drain(ctx context.Context, c *agent.Child, backlog int) (map[string]float64, error) {
 	answer, err := c.Do(ctx, agent.Command{
-		Expect: &agent.Expect{Updates: backlog, Collect: true}, Await: []string{agent.Told},
+		Expect: &agent.Expect{Updates: backlog, Collect: true}, Await: []string{agent.Delivered},
 		Pause: settle, Report: true, // What is written after the last event belongs to it.
 	})
 	if err == nil {
@@ -120,7 +120,7 @@ func drain(ctx context.Context, c *agent.Child, backlog int) (map[string]float64
 		return nil, errors.New("the server did not hold the whole backlog any more")
 	}
 	return map[string]float64{
-		result.EventRate:   float64(backlog) / r.Informers[0].ToldAll.Sub(r.Begin).Seconds(),
+		result.EventRate:   float64(backlog) / r.Informers[0].DeliveredAll.Sub(r.Begin).Seconds(),
 		result.CPUPerEvent: float64(r.CPU.Microseconds()) / float64(backlog),
 	}, nil
 }
@@ -165,7 +165,7 @@ func (s *suite) updatesAt(ctx context.Context, c *agent.Child, rate int) (map[st
 	if err != nil {
 		return nil, err
 	}
-	answer, err := c.Do(ctx, agent.Command{Updates: n, Await: []string{agent.Told}, Pause: settle, Report: true})
+	answer, err := c.Do(ctx, agent.Command{Updates: n, Await: []string{agent.Delivered}, Pause: settle, Report: true})
 	if err == nil {
 		err = check(answer.Report, anything)
 	}

@@ -135,7 +135,7 @@ func (s *suite) restartFleet(ctx context.Context, impl string, agents int, golde
 	}
 	defer server.stop()
 	for i, c := range children {
-		err := c.Send(agent.Command{Start: specs[i], Expect: &e, Await: []string{agent.Synced, agent.Told}, Pause: settle, Report: true})
+		err := c.Send(agent.Command{Start: specs[i], Expect: &e, Await: []string{agent.Synced, agent.Delivered}, Pause: settle, Report: true})
 		if err != nil {
 			return nil, err
 		}
@@ -151,7 +151,7 @@ func (s *suite) restartFleet(ctx context.Context, impl string, agents int, golde
 		}
 		for _, i := range answer.Report.Informers {
 			figures[result.Received] += float64(i.BytesReceived)
-			figures[result.LastCaughtUp] = max(figures[result.LastCaughtUp], millis(i.ToldAll.Sub(answer.Report.Begin)))
+			figures[result.LastCaughtUp] = max(figures[result.LastCaughtUp], millis(i.DeliveredAll.Sub(answer.Report.Begin)))
 		}
 	}
 	figures[result.ServerCPU], figures[result.ServerPeak] = server.stop()

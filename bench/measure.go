@@ -41,7 +41,7 @@ func (s *suite) start(ctx context.Context, spec agent.Spec, e agent.Expect) (r *
 	err = withChild(ctx, func(c *agent.Child) error {
 		e.SampleMemory = true
 		answer, err := c.Do(ctx, agent.Command{
-			Start: []agent.Spec{spec}, Expect: &e, Await: []string{agent.Synced, agent.Told, agent.Live}, Pause: settle, Report: true,
+			Start: []agent.Spec{spec}, Expect: &e, Await: []string{agent.Synced, agent.Delivered, agent.Live}, Pause: settle, Report: true,
 		})
 		r = answer.Report
 		return err

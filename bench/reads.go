@@ -42,7 +42,7 @@ func (s *suite) readsOf(ctx context.Context, spec agent.Spec) (figures map[strin
 	figures = map[string]float64{}
 	err = withChild(ctx, func(c *agent.Child) error {
 		_, err := c.Do(ctx, agent.Command{
-			Start: []agent.Spec{spec}, Expect: &agent.Expect{Initial: spec.Made}, Await: []string{agent.Synced, agent.Told},
+			Start: []agent.Spec{spec}, Expect: &agent.Expect{Initial: spec.Made}, Await: []string{agent.Synced, agent.Delivered},
 			Pause: settle, // What is pending is in memory, whatever the budget.
 		})
 		if err != nil {

@@ -133,7 +133,7 @@ func (s *suite) startOnce(ctx context.Context, m start, impl string) (figures ma
 		result.PeakAnon: r.PeakAnon, result.SteadyAnon: r.SteadyAnon, result.FileSize: i.FileSize,
 	}
 	if e.Changed > 0 {
-		figures[result.CaughtUp] = millis(i.ToldAll.Sub(r.Begin))
+		figures[result.CaughtUp] = millis(i.DeliveredAll.Sub(r.Begin))
 	}
 	return figures, nil
 }

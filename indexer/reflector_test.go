@@ -82,7 +82,7 @@ func TestTheIndexerAloneUnderClientGosReflector(t *testing.T) {
 	})
 }
 
-// TestADurableChunkHasOnlyWhatIsInTheFile is what a durable handler is told of.
+// TestADurableChunkHasOnlyWhatIsInTheFile is what a durable handler is notified of.
 func TestADurableChunkHasOnlyWhatIsInTheFile(t *testing.T) {
 	db := testdb.Open(t, testsupport.Path(t), testdb.Manual)
 	ix := newIndexer(t, db, nil, -1)

@@ -38,7 +38,7 @@ func TestAnUnreadableObjectThatIsReplaced(t *testing.T) {
 			if err := errors.Join(write(u.ix), u.db.Close()); err != nil {
 				t.Fatal(err)
 			}
-			if u.told.Load() == 0 {
+			if u.reported.Load() == 0 {
 				t.Error("no damage was reported")
 			}
 			u.open()
@@ -115,12 +115,12 @@ func TestRandomWritesOverDamage(t *testing.T) {
 				}
 			}
 			u.compare()
-			for u.told.Load() > 0 || u.ix.IndexErr() != nil {
+			for u.reported.Load() > 0 || u.ix.IndexErr() != nil {
 				u.relist()
 			}
 			u.compare()
-			if !u.ix.Complete() || u.told.Load() > 0 || u.ix.Len() != len(u.objects) {
-				t.Errorf("after the relist: damage was reported %d times, %d objects, expected %d", u.told.Load(), u.ix.Len(), len(u.objects))
+			if !u.ix.Complete() || u.reported.Load() > 0 || u.ix.Len() != len(u.objects) {
+				t.Errorf("after the relist: damage was reported %d times, %d objects, expected %d", u.reported.Load(), u.ix.Len(), len(u.objects))
 			}
 		})
 		if t.Failed() {
@@ -132,15 +132,15 @@ func TestRandomWritesOverDamage(t *testing.T) {
 // unreadTest is an Indexer whose file may be damaged, beside what it should have.
 type unreadTest struct {
 	*testing.T
-	path    string
-	rnd     *rand.Rand
-	budget  int64
-	db      *persist.DB
-	ix      *Indexer
-	told    atomic.Int32 // How often damage was reported.
-	rv      int
-	objects map[string]*corev1.Pod
-	damaged []string // Objects whose records cannot be read, until the next relist.
+	path     string
+	rnd      *rand.Rand
+	budget   int64
+	db       *persist.DB
+	ix       *Indexer
+	reported atomic.Int32 // How often damage was reported.
+	rv       int
+	objects  map[string]*corev1.Pod
+	damaged  []string // Objects whose records cannot be read, until the next relist.
 
 	flushed        []byte // The file as of the last flush, and what it has.
 	flushedObjects map[string]*corev1.Pod
@@ -149,11 +149,11 @@ type unreadTest struct {
 func (u *unreadTest) open() {
 	u.Helper()
 	u.db = testdb.Open(u, u.path, testdb.Manual)
-	u.told.Store(0)
+	u.reported.Store(0)
 	var err error
 	u.ix, err = New(Options{
 		DB: u.db, Space: testSpace, Indexers: cache.Indexers{"values": byValues}, Logger: &testsupport.Quiet, Objects: NewObjects(u.budget),
-		NewObject: func() any { return new(corev1.Pod) }, OnCorrupt: func(error) { u.told.Add(1) },
+		NewObject: func() any { return new(corev1.Pod) }, OnCorrupt: func(error) { u.reported.Add(1) },
 	})
 	if err != nil {
 		u.Fatal(err)
@@ -201,7 +201,7 @@ func (u *unreadTest) relist() {
 		u.Fatal(err)
 	}
 	u.damaged = nil
-	u.told.Store(0)
+	u.reported.Store(0)
 }
 
 func (u *unreadTest) pod() *corev1.Pod {
@@ -248,7 +248,7 @@ func (u *unreadTest) step() {
 			}
 		}
 		err = u.ix.Replace(list, strconv.Itoa(u.rv))
-	case u.told.Load() > 0 || u.ix.IndexErr() != nil:
+	case u.reported.Load() > 0 || u.ix.IndexErr() != nil:
 		u.relist()
 	}
 	if err != nil {
@@ -316,7 +316,7 @@ func (u *unreadTest) compare() {
 	}
 	list := u.ix.List()
 	for _, name := range want {
-		if lacks(list, name) && (u.told.Load() == 0 || !slices.Contains(u.damaged, name)) {
+		if lacks(list, name) && (u.reported.Load() == 0 || !slices.Contains(u.damaged, name)) {
 			u.Errorf("List lacks %s", name)
 		}
 	}
@@ -338,7 +338,7 @@ func (u *unreadTest) compare() {
 				}
 			}
 		}
-		known := u.told.Load() > 0 || u.ix.IndexErr() != nil
+		known := u.reported.Load() > 0 || u.ix.IndexErr() != nil
 		if wrong = wrong || len(got) != expected; wrong && !known {
 			u.Errorf("ByIndex(%s) = %q, %v, and nobody knows that it is wrong", value, names(got), err)
 		}

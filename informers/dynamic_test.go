@@ -173,9 +173,9 @@ func TestAFactoryByResourceMovesToAnotherCluster(t *testing.T) {
 	one, two, path := httpserver.New(t, "one"), httpserver.New(t, "two"), testsupport.Path(t)
 	two.Change(func(w *httpserver.World) { w.Put("b", "uid-b", "") })
 	for i, p := range []struct {
-		api  *httpserver.Server
-		away bool
-		told string
+		api       *httpserver.Server
+		away      bool
+		delivered string
 	}{{one, false, "ns/a"}, {two, false, "ns/b"}, {one, false, "ns/a"}, {one, false, "ns/a"}, {one, true, "ns/a"}} {
 		if p.away {
 			p.api.Close()
@@ -187,10 +187,10 @@ func TestAFactoryByResourceMovesToAnotherCluster(t *testing.T) {
 		a := newAgent(t, path, p.api, stale)
 		factory := informers.NewDynamicSharedInformerFactory(a.cache, dynamic.NewForConfigOrDie(a.wrapped()), 0)
 		informer := factory.ForResource(configMaps).Informer()
-		told := make(chan string, 10)
+		delivered := make(chan string, 10)
 		handler, err := informer.AddEventHandler(cache.ResourceEventHandlerFuncs{AddFunc: func(obj any) {
 			key, _ := cache.MetaNamespaceKeyFunc(obj)
-			told <- key
+			delivered <- key
 		}})
 		if err != nil {
 			t.Fatal(err)
@@ -200,10 +200,10 @@ func TestAFactoryByResourceMovesToAnotherCluster(t *testing.T) {
 			live(t, informer)
 		}
 		<-handler.HasSyncedChecker().Done()
-		expectKeys(t, informer, p.told)
+		expectKeys(t, informer, p.delivered)
 		a.stop()
-		if first := <-told; first != p.told || len(told) > 0 {
-			t.Errorf("process %d: the handler got %s first, expected %s alone", i, first, p.told)
+		if first := <-delivered; first != p.delivered || len(delivered) > 0 {
+			t.Errorf("process %d: the handler got %s first, expected %s alone", i, first, p.delivered)
 		}
 	}
 }

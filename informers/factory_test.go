@@ -336,7 +336,7 @@ func TestDurableHandlersOfAFactory(t *testing.T) {
 		a := newAgent(t, path, api)
 		factory := a.factory()
 		pods := factory.Core().V1().Pods()
-		var told [2]atomic.Int64
+		var delivered [2]atomic.Int64
 		var registrations []cache.ResourceEventHandlerRegistration
 		add := func(r cache.ResourceEventHandlerRegistration, err error) {
 			t.Helper()
@@ -346,10 +346,10 @@ func TestDurableHandlersOfAFactory(t *testing.T) {
 			registrations = append(registrations, r)
 		}
 		add(informers.AddDurableEventHandler(pods.Informer(), "durable", cache.ResourceEventHandlerFuncs{
-			AddFunc: func(any) { told[0].Add(1) },
+			AddFunc: func(any) { delivered[0].Add(1) },
 		}, warmwatch.DurableOptions{}))
 		add(cache.NewTypedSharedIndexInformer[*corev1.Pod](pods.Informer()).AddTypedEventHandler(coreinformers.PodHandlerFuncs{
-			AddFunc: func(*corev1.Pod) { told[1].Add(1) },
+			AddFunc: func(*corev1.Pod) { delivered[1].Add(1) },
 		}))
 		a.run(factory, pods.Informer())
 		for _, r := range registrations {
@@ -361,8 +361,8 @@ func TestDurableHandlersOfAFactory(t *testing.T) {
 		}
 		a.stop()
 		want := [][2]int64{{1, 1}, {0, 1}}[process]
-		if got := [2]int64{told[0].Load(), told[1].Load()}; got != want {
-			t.Errorf("process %d: told of %v additions, expected %v", process, got, want)
+		if got := [2]int64{delivered[0].Load(), delivered[1].Load()}; got != want {
+			t.Errorf("process %d: notified of %v additions, expected %v", process, got, want)
 		}
 	}
 }

@@ -76,12 +76,12 @@ func TestDamageInUseIsReadAround(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		path := testsupport.Path(t)
 		branches := manyLeaves(t, path, "other")
-		var told atomic.Int64
+		var reported atomic.Int64
 		db := openToBeDamaged(t, path, func(cause error) {
 			if !errors.Is(cause, ErrCorrupt) {
-				t.Errorf("told of %v", cause)
+				t.Errorf("reported %v", cause)
 			}
-			told.Add(1)
+			reported.Add(1)
 		})
 		seen := follow(t, db)
 		put(t, db, "0300", "before")
@@ -90,8 +90,8 @@ func TestDamageInUseIsReadAround(t *testing.T) {
 			t.Errorf("the read that meets the damage: %v", err)
 		}
 		synctest.Wait()
-		if code, _, err := db.Problem(); told.Load() != 1 || !errors.Is(err, ErrCorrupt) || code != CodeFileDamaged || db.MemoryOnly() {
-			t.Errorf("told %d times, Err %v, memory only: %v", told.Load(), db.Err(), db.MemoryOnly())
+		if code, _, err := db.Problem(); reported.Load() != 1 || !errors.Is(err, ErrCorrupt) || code != CodeFileDamaged || db.MemoryOnly() {
+			t.Errorf("reported %d times, Err %v, memory only: %v", reported.Load(), db.Err(), db.MemoryOnly())
 		}
 		n := apply(t, db, func(b *Batch) {
 			b.Put(testBucket, "0001", []byte("after"))
@@ -126,8 +126,8 @@ func TestDamageInUseIsReadAround(t *testing.T) {
 		}
 		s.Close()
 		synctest.Wait()
-		if told.Load() != 2 || len(setAside(t, path)) != 0 {
-			t.Errorf("told %d times; set aside: %v", told.Load(), setAside(t, path))
+		if reported.Load() != 2 || len(setAside(t, path)) != 0 {
+			t.Errorf("reported %d times; set aside: %v", reported.Load(), setAside(t, path))
 		}
 		for range 20 { // Much stays in memory.
 			db.WaitForRoom()

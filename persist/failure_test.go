@@ -156,7 +156,7 @@ func TestCloseOfADBThatCannotWriteSaysSo(t *testing.T) {
 	if _, err := db.Update(func(*Batch) {}); !errors.Is(err, ErrClosed) {
 		t.Errorf("Update returned %v", err)
 	}
-	db.closeErr = nil // Expected: not to be told again when the test ends.
+	db.closeErr = nil // Expected, so it is not reported when the test ends.
 }
 
 // TestAFlushDuringACloseThatFailsReturns: no attempt comes after the last one.

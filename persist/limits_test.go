@@ -17,8 +17,8 @@ func TestTheLongestKeyFits(t *testing.T) {
 	expectContents(t, openSound(t, path, manual), map[string]string{longest: "fits"})
 }
 
-// TestAReaderWhoseCodePanicsIsToldOfTheValue, and the file is not replaced for it.
-func TestAReaderWhoseCodePanicsIsToldOfTheValue(t *testing.T) {
+// TestAReaderWhoseCodePanicsGetsTheValue, and the file is not replaced for it.
+func TestAReaderWhoseCodePanicsGetsTheValue(t *testing.T) {
 	path := testsupport.Path(t)
 	db := openSound(t, path, manual)
 	put(t, db, "key", "value")

@@ -84,7 +84,7 @@ func TestNothingIsStoredForPlainConsumers(t *testing.T) {
 	if got := q.Unacked(); got != 16 {
 		t.Errorf("%d are unacknowledged, expected 16", got)
 	}
-	wantSeqs(t, "told", upTo(1, 16), next(t, plain, 100))
+	wantSeqs(t, "delivered", upTo(1, 16), next(t, plain, 100))
 	flush(t, q)
 	if got := q.Unacked(); got != 0 {
 		t.Errorf("%d are unacknowledged in the end", got)
@@ -263,12 +263,12 @@ func TestADurableConsumerIsGivenOnlyWhatIsDurable(t *testing.T) {
 		}()
 		synctest.Wait()
 		if done.Load() {
-			t.Error("told before the commit")
+			t.Error("delivered before the commit")
 		}
 		time.Sleep(time.Second)
 		synctest.Wait()
 		if !done.Load() {
-			t.Error("not told after the delay")
+			t.Error("not delivered after the delay")
 		}
 	})
 }
@@ -295,7 +295,7 @@ func TestADurableConsumerWaitsForTheBatchOfEachDelta(t *testing.T) {
 	db := testdb.Open(t, testsupport.Path(t), testdb.Manual)
 	q := newLog(t, db, Options{})
 	c := durable(t, q, "d", true)
-	seq, told := uint64(0), uint64(0)
+	seq, delivered := uint64(0), uint64(0)
 	for i := range 50 {
 		for range i % 4 {
 			seq++
@@ -303,10 +303,10 @@ func TestADurableConsumerWaitsForTheBatchOfEachDelta(t *testing.T) {
 		}
 		if i%3 == 0 {
 			flush(t, q)
-			wantSeqs(t, "told", upTo(told+1, seq), next(t, c, 1000))
-			told = seq
+			wantSeqs(t, "delivered", upTo(delivered+1, seq), next(t, c, 1000))
+			delivered = seq
 		} else if got := next(t, c, 1000); len(got) != 0 {
-			t.Errorf("told of %v before the commit", got)
+			t.Errorf("notified of %v before the commit", got)
 		}
 	}
 }

@@ -20,9 +20,9 @@ import (
 
 // TestWhoeverReadsTheLogBelievesWhatIsTrue makes random use of a log, over restarts and crashes, with bounds that are
 // small or not. The model is a store of which every state is known. Each consumer has a believer, which takes what it
-// is told for true; that of a name outlives crashes. One that has read all there is for it believes what the store has,
+// gets for true; that of a name outlives crashes. One that has read all there is for it believes what the store has,
 // or, if it is durable, has in the file (D1, D2, D3). Where deletions are dropped because too many wait (D6), it is
-// told what Known would find. The tail stays within its bound, and nothing is left in the file that nobody needs.
+// gets what Known would find. The tail stays within its bound, and nothing is left in the file that nobody needs.
 func TestWhoeverReadsTheLogBelievesWhatIsTrue(t *testing.T) {
 	rnd := testsupport.Rand(t)
 	for range testsupport.Rounds(60, 4) {
@@ -180,14 +180,14 @@ func (m *logModel) read(b *believer) {
 		ds = ds[:1+m.rnd.Intn(len(ds))]
 		for i := range ds {
 			if !b.c.Covers(&ds[i]) {
-				b.told(&ds[i])
+				b.deliver(&ds[i])
 			}
 		}
 		acknowledge(m.t, b.c, ds)
 	}
 }
 
-func (b *believer) told(d *Delta) {
+func (b *believer) deliver(d *Delta) {
 	if d.Type == cache.Deleted {
 		delete(b.believes, d.Key)
 		return
@@ -255,7 +255,7 @@ func (m *logModel) deletions(b *believer, after, upTo uint64, concerns func(*Del
 		}
 		for i := range ds {
 			if after = ds[i].Number; concerns(&ds[i]) {
-				b.told(&ds[i])
+				b.deliver(&ds[i])
 			}
 		}
 	}

@@ -42,7 +42,7 @@ func TestADurableConsumerGoesOnWhereItStopped(t *testing.T) {
 	c := durable(t, q, "d", true)
 	publishUpTo(t, q, 1, 10)
 	flush(t, q)
-	wantSeqs(t, "told", upTo(1, 4), next(t, c, 4))
+	wantSeqs(t, "delivered", upTo(1, 4), next(t, c, 4))
 
 	q = reopen(t, q)
 	publishUpTo(t, q, 11, 12) // Before anybody asks.
@@ -63,7 +63,7 @@ func TestADurableConsumerGoesOnWhereItStopped(t *testing.T) {
 	wantSeqs(t, "new", upTo(15, 15), next(t, c, 100))
 }
 
-// TestAConsumerWhoseInitialListDidNotEndBeginsAnew, because it does not know all objects. It is told of deletions.
+// TestAConsumerWhoseInitialListDidNotEndBeginsAnew, because it does not know all objects. It is notified of deletions.
 func TestAConsumerWhoseInitialListDidNotEndBeginsAnew(t *testing.T) {
 	q := newLog(t, testdb.Open(t, testsupport.Path(t), testdb.Manual), Options{})
 	c, err := q.Durable(Handlers, "d", "")
@@ -121,7 +121,7 @@ func TestNothingIsKeptForPlainConsumersOfFormerProcesses(t *testing.T) {
 			wantSeqs(t, "left", nil, onDisk(t, q.db, true))
 			c := listed(t, q.Plain())
 			publishUpTo(t, q, 10, 12)
-			wantSeqs(t, "the next one is told", upTo(10, 12), next(t, c, 10))
+			wantSeqs(t, "the next one gets", upTo(10, 12), next(t, c, 10))
 		})
 	}
 }
@@ -407,7 +407,7 @@ func TestDamageMeansStartingOver(t *testing.T) {
 				t.Fatal(err)
 			}
 			var seqs []uint64
-			for !c.StartsOver() && len(seqs) < 5 { // What is before the damage is told.
+			for !c.StartsOver() && len(seqs) < 5 { // What is before the damage is delivered.
 				ds, err := c.ready()
 				for i := range ds {
 					seqs = append(seqs, ds[i].Seq)
@@ -418,7 +418,7 @@ func TestDamageMeansStartingOver(t *testing.T) {
 				}
 			}
 			if !c.StartsOver() {
-				t.Fatalf("it was told %v, and does not start over", seqs)
+				t.Fatalf("it got %v, and does not start over", seqs)
 			}
 			if reported == 0 && name != "the position is missing" {
 				t.Error("the damage is not reported")
@@ -433,7 +433,7 @@ func TestDamageMeansStartingOver(t *testing.T) {
 			listed(t, c)
 			publishUpTo(t, q, 6, 7)
 			flush(t, q)
-			wantSeqs(t, "told afterwards", upTo(6, 7), next(t, c, 100))
+			wantSeqs(t, "delivered afterwards", upTo(6, 7), next(t, c, 100))
 		})
 	}
 }
@@ -469,7 +469,7 @@ func TestADamagedNumberDoesNotMoveTheHead(t *testing.T) {
 	c := durable(t, q, "d", false)
 	publishUpTo(t, q, 4, 5)
 	flush(t, q)
-	wantSeqs(t, "told", upTo(1, 5), next(t, c, 100))
+	wantSeqs(t, "delivered", upTo(1, 5), next(t, c, 100))
 	flush(t, q)
 	wantSeqs(t, "left", nil, onDisk(t, q.db, true))
 }

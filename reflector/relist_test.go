@@ -73,8 +73,8 @@ func TestAListInPages(t *testing.T) {
 				w.run()
 				w.server.requests.expect(t, append(c.requests, "WATCH rv=9")...)
 				w.store.calls.expect(t, append(c.calls, "add d@10")...)
-				if told := strings.Join(w.observed.take(), "\n"); w.elapsed() > time.Microsecond || strings.Contains(told, "disconnected") {
-					t.Errorf("it took %v, and the observer heard\n%s", w.elapsed(), told)
+				if heard := strings.Join(w.observed.take(), "\n"); w.elapsed() > time.Microsecond || strings.Contains(heard, "disconnected") {
+					t.Errorf("it took %v, and the observer heard\n%s", w.elapsed(), heard)
 				}
 			})
 		})
@@ -108,8 +108,8 @@ func TestAFailedRelistIsTriedAgainAsItWas(t *testing.T) {
 					first = append([]string{c.begin}, c.between...)
 				}
 				w.store.calls.expect(t, first...)
-				if told := strings.Join(w.observed.take(), "\n"); !strings.Contains(told, "\ndisconnected: reflector: relist (TheTest): ") {
-					t.Errorf("the observer heard\n%s", told)
+				if heard := strings.Join(w.observed.take(), "\n"); !strings.Contains(heard, "\ndisconnected: reflector: relist (TheTest): ") {
+					t.Errorf("the observer heard\n%s", heard)
 				}
 				w.server.then(lists("9", "a@3"), opens())
 				advance(leastBackoff - 1)

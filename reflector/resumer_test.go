@@ -170,8 +170,8 @@ func TestAQuestionThatFailsIsAskedAgainAndNothingIsLost(t *testing.T) {
 				}
 				w := newWorld(t, "5", first).run()
 				w.server.requests.expect(t, "LIST limit=1")
-				if told := w.observed.take(); len(told) != 1 || !strings.HasPrefix(told[0], "disconnected: ") {
-					t.Errorf("the observer was told %q", told)
+				if heard := w.observed.take(); len(heard) != 1 || !strings.HasPrefix(heard[0], "disconnected: ") {
+					t.Errorf("the observer heard %q", heard)
 				}
 				w.server.then(lists("5"), opens(added("b@6")))
 				advance(leastBackoff - 1)

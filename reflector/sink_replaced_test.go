@@ -113,7 +113,7 @@ func damage(t *testing.T, k *Sink, key string) {
 	}
 }
 
-// TestAnUnreadableObjectMayBeAnother: durable handlers are told of the deletion of whatever it was.
+// TestAnUnreadableObjectMayBeAnother: durable handlers are notified of the deletion of whatever it was.
 func TestAnUnreadableObjectMayBeAnother(t *testing.T) {
 	for name, bring := range map[string]func(*testing.T, *Sink) error{
 		"an event": func(_ *testing.T, k *Sink) error { return k.Update(newConfigMap("a", "7")) },

@@ -43,9 +43,9 @@ func TestAnExpiredWatchIsARelistInTheSameListWithoutABackoff(t *testing.T) {
 				if w.elapsed().Round(time.Microsecond) != c.after {
 					t.Errorf("it took %v, expected %v", w.elapsed(), c.after)
 				}
-				told := w.observed.take()
+				heard := w.observed.take()
 				want := []string{"contact", "relisting: Expired", "contact", "live"}
-				if diff := cmp.Diff(want, told); diff != "" {
+				if diff := cmp.Diff(want, heard); diff != "" {
 					t.Errorf("the observer heard (-want +got):\n%s", diff)
 				}
 			})
@@ -208,7 +208,7 @@ func TestAWatchThatHasEndedIsOpenedAgainAfterAQuestion(t *testing.T) {
 		name     string
 		answers  []answer
 		requests []string
-		told     []string // After "disconnected".
+		heard    []string // After "disconnected".
 		calls    []string
 	}{
 		{
@@ -267,7 +267,7 @@ func TestAWatchThatHasEndedIsOpenedAgainAfterAQuestion(t *testing.T) {
 				advance(firstBackoff)
 				w.server.requests.expect(t, c.requests...)
 				w.store.calls.expect(t, c.calls...)
-				w.expectObserved(append([]string{"disconnected"}, c.told...))
+				w.expectObserved(append([]string{"disconnected"}, c.heard...))
 			})
 		})
 	}
@@ -407,7 +407,7 @@ func TestAWatchThatHasFailedIsStoppedThoughItsReaderDoesNot(t *testing.T) {
 	})
 }
 
-// The Reflector acts on an error event at once. If the Observer were told of
+// The Reflector acts on an error event at once. If the Observer heard of
 // the end after that, it might hear *relisting or Live first, and Disconnected
 // would be its last word.
 func TestTheObserverHearsOfTheEndOfAWatchBeforeTheReflector(t *testing.T) {

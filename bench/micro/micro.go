@@ -68,22 +68,22 @@ func List(b *testing.B, a *agent.Agent) {
 	}
 }
 
-// Handlers is the time until so many handlers, which are added at once, have been told of
+// Handlers is the time until so many handlers, which are added at once, have been notified of
 // all objects.
 func Handlers(b *testing.B, a *agent.Agent, handlers int) {
 	informer := a.Informers()[0]
 	objects := len(informer.Source.Keys())
 	for b.Loop() {
-		var told sync.WaitGroup
+		var delivered sync.WaitGroup
 		added := make([]cache.ResourceEventHandlerRegistration, handlers)
 		for i := range added {
-			told.Add(objects)
+			delivered.Add(objects)
 			var err error
-			if added[i], err = informer.AddEventHandler(cache.ResourceEventHandlerFuncs{AddFunc: func(any) { told.Done() }}); err != nil {
+			if added[i], err = informer.AddEventHandler(cache.ResourceEventHandlerFuncs{AddFunc: func(any) { delivered.Done() }}); err != nil {
 				b.Fatal(err)
 			}
 		}
-		told.Wait()
+		delivered.Wait()
 		b.StopTimer()
 		for _, registration := range added {
 			if err := informer.RemoveEventHandler(registration); err != nil {

@@ -55,7 +55,7 @@ func start(tb testing.TB, s agent.Spec) *agent.Agent {
 	a := agent.New(nil)
 	err := a.Start(tb.Context(), []agent.Spec{s}, agent.Expect{Initial: max(s.Made, len(s.Source.Keys()))})
 	if err == nil {
-		err = a.Await(tb.Context(), agent.Synced, agent.Told)
+		err = a.Await(tb.Context(), agent.Synced, agent.Delivered)
 	}
 	if err != nil {
 		tb.Fatal(err)
@@ -113,7 +113,7 @@ func BenchmarkStart(b *testing.B) {
 }
 
 // BenchmarkHandlers is the time until handlers that are added to a running informer at once
-// have been told of 20,000 Pods.
+// have been notified of 20,000 Pods.
 func BenchmarkHandlers(b *testing.B) {
 	for _, v := range []variant{stock, {"warmwatch-hot", hot.impl, 0, hot.change}, cold} {
 		s := v.spec(b, 0)
@@ -157,8 +157,8 @@ func BenchmarkEvents(b *testing.B) {
 	benchmarkAll(b, variants, micro.Events)
 }
 
-// TestEachVariantIsToldOfEveryUpdate needs no figures: it is enough that nothing fails.
-func TestEachVariantIsToldOfEveryUpdate(t *testing.T) {
+// TestEachVariantIsNotifiedOfEveryUpdate needs no figures: it is enough that nothing fails.
+func TestEachVariantIsNotifiedOfEveryUpdate(t *testing.T) {
 	for _, v := range []variant{
 		{"client-go", agent.ClientGo, 2, nil}, cold, {"memory only", agent.Warmwatch, 1, memoryOnly}, {"durable", agent.Warmwatch, 1, durable},
 	} {
@@ -168,7 +168,7 @@ func TestEachVariantIsToldOfEveryUpdate(t *testing.T) {
 				t.Error(err)
 			}
 			if got := a.Report().Informers[0].Calls.Updated; got != 500 {
-				t.Errorf("told of %d updates, want 500", got)
+				t.Errorf("notified of %d updates, want 500", got)
 			}
 			if n := len(a.Informers()[0].GetStore().List()); n != 100 {
 				t.Errorf("%d objects, want 100", n)

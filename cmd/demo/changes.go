@@ -13,7 +13,7 @@ import (
 	"github.com/warmwatch/warmwatch/test/e2e/workload"
 )
 
-// changes makes changes on the server, and knows what each must be told as.
+// changes makes changes on the server, and knows how each must be delivered.
 type changes struct {
 	cluster *cluster
 	pods    []*corev1.Pod // Not changed yet, as the server holds them.
@@ -21,7 +21,7 @@ type changes struct {
 }
 
 // make updates, creates and deletes so many Pods, in this order, each another one. It
-// returns what a handler is to be told.
+// returns what a handler must get.
 func (c *changes) make(ctx context.Context, updates, creations, deletions int) (made []agent.Change, err error) {
 	for _, kind := range []struct {
 		n      int
@@ -73,9 +73,9 @@ func (c *changes) delete(ctx context.Context) (agent.Change, error) {
 	return agent.Change{Type: "DELETED", Name: pod.Name}, err
 }
 
-// told leaves out the first half of each deletion: the API server first marks a Pod
-// with a deletionTimestamp, and tells of that as a change, and then removes it.
-func told(events []agent.Change) []agent.Change {
+// withoutMarks leaves out the first half of each deletion: the API server first marks a Pod
+// with a deletionTimestamp, and reports that as a change, and then removes it.
+func withoutMarks(events []agent.Change) []agent.Change {
 	return slices.DeleteFunc(slices.Clone(events), func(e agent.Change) bool {
 		return e.Type == "MODIFIED" && e.Marked
 	})
@@ -84,7 +84,7 @@ func told(events []agent.Change) []agent.Change {
 // difference says what was delivered too little or too much; "" if nothing. A
 // relist may deliver in another order than the changes were made.
 func difference(want, got []agent.Change, anyOrder bool) string {
-	wanted, delivered := describeAll(want), describeAll(told(got))
+	wanted, delivered := describeAll(want), describeAll(withoutMarks(got))
 	if anyOrder {
 		slices.Sort(wanted)
 		slices.Sort(delivered)

@@ -61,7 +61,7 @@ type run struct {
 	PeakMemoryBytes int64          `json:"peakMemoryBytes,omitempty"`
 	Status          *agent.Status  `json:"status,omitempty"`
 
-	toldAll time.Time // When the handler had been told what was expected.
+	deliveredAll time.Time // When the handler had got what was expected.
 }
 
 func runOf(r *agent.Report, events []agent.Change) *run {
@@ -75,7 +75,7 @@ func runOf(r *agent.Report, events []agent.Change) *run {
 		Events:          events,
 		PeakMemoryBytes: r.PeakResident,
 		Status:          i.Status,
-		toldAll:         i.ToldAll,
+		deliveredAll:    i.DeliveredAll,
 	}
 }
 

@@ -43,7 +43,7 @@ type script struct {
 	unreachable                   bool // What is to be seen happens while both run: see unreachable.
 
 	warm    agentKind
-	initial bool // The handler is told of every object.
+	initial bool // The handler is notified of every object.
 	check   func(s *scene, objects int, made []agent.Change, r *run)
 }
 
@@ -173,7 +173,7 @@ func (d *demo) visit(ctx context.Context, s *scene, spec agent.Spec, e agent.Exp
 		return nil, err
 	}
 	defer func() { err = errors.Join(err, c.Kill()) }()
-	_, err = c.Do(ctx, agent.Command{Start: []agent.Spec{spec}, Expect: &e, Await: []string{agent.Synced, agent.Told, agent.Live}})
+	_, err = c.Do(ctx, agent.Command{Start: []agent.Spec{spec}, Expect: &e, Await: []string{agent.Synced, agent.Delivered, agent.Live}})
 	if err != nil {
 		return nil, err
 	}
@@ -183,8 +183,8 @@ func (d *demo) visit(ctx context.Context, s *scene, spec agent.Spec, e agent.Exp
 	return d.finish(ctx, s, c, spec.Impl)
 }
 
-// changesTold are those that an agent has told of.
-func changesTold(c *agent.Child) (all []agent.Change) {
+// changesDelivered are those that an agent has reported.
+func changesDelivered(c *agent.Child) (all []agent.Change) {
 	for _, e := range c.Events() {
 		all = append(all, e.Change)
 	}
@@ -193,10 +193,10 @@ func changesTold(c *agent.Child) (all []agent.Change) {
 
 func awaitChanges(ctx context.Context, c *agent.Child, n int) error {
 	err := wait.PollUntilContextTimeout(ctx, 10*time.Millisecond, patience, true, func(context.Context) (bool, error) {
-		return len(told(changesTold(c))) >= n, nil
+		return len(withoutMarks(changesDelivered(c))) >= n, nil
 	})
 	if err != nil {
-		return fmt.Errorf("%d changes were to be delivered, and these were: %v: %w\n%s", n, changesTold(c), err, c.Log())
+		return fmt.Errorf("%d changes were to be delivered, and these were: %v: %w\n%s", n, changesDelivered(c), err, c.Log())
 	}
 	return nil
 }
@@ -214,7 +214,7 @@ func (d *demo) finish(ctx context.Context, s *scene, c *agent.Child, impl string
 	}
 	detail := contentsDiffer(answer, server)
 	s.claim(detail == "", fmt.Sprintf("%s: the cache equals the server, %s Pods", impl, thousands(len(server))), detail)
-	return runOf(answer.Report, changesTold(c)), nil
+	return runOf(answer.Report, changesDelivered(c)), nil
 }
 
 // unreachable starts both agents while connections are refused.
@@ -288,7 +288,7 @@ func (d *demo) comeBack(ctx context.Context, s *scene, warm, stock *agent.Child,
 	if _, err := warm.Do(ctx, agent.Command{Await: []string{agent.Live}}); err != nil {
 		return err
 	}
-	if _, err := stock.Do(ctx, agent.Command{Await: []string{agent.Synced, agent.Told}}); err != nil {
+	if _, err := stock.Do(ctx, agent.Command{Await: []string{agent.Synced, agent.Delivered}}); err != nil {
 		return err
 	}
 	if s.Warmwatch, err = d.finish(ctx, s, warm, agent.Warmwatch); err != nil {
@@ -301,7 +301,7 @@ func (d *demo) comeBack(ctx context.Context, s *scene, warm, stock *agent.Child,
 	if s.ClientGo, err = d.finish(ctx, s, stock, agent.ClientGo); err != nil {
 		return err
 	}
-	s.ClientGo.CatchUpMillis = millisBetween(back, s.ClientGo.toldAll)
+	s.ClientGo.CatchUpMillis = millisBetween(back, s.ClientGo.deliveredAll)
 	return nil
 }
 

@@ -194,8 +194,8 @@ func TestADeletionOfAListForgetsNoPanics(t *testing.T) {
 		w.restart()
 		l = w.add(h, named("d").epoch("2"))
 		counted := -1
-		h.during = func(told string) {
-			if told == "gone a a u@1" {
+		h.during = func(delivered string) {
+			if delivered == "gone a a u@1" {
 				notesPanics(t, l, "a", 2)
 			} else {
 				counted = l.consumer.Panics("a")

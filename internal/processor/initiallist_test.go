@@ -284,8 +284,8 @@ func TestNoVersionGoesBackWhenAResyncFollowsAList(t *testing.T) {
 	})
 }
 
-// TestWhatChangedNothingIsToldWhileTheHandlerResyncs.
-func TestWhatChangedNothingIsToldWhileTheHandlerResyncs(t *testing.T) {
+// TestWhatChangedNothingIsDeliveredWhileTheHandlerResyncs.
+func TestWhatChangedNothingIsDeliveredWhileTheHandlerResyncs(t *testing.T) {
 	inWorld(t, func(w *world) {
 		w.silently("a")
 		h := &recorder{}

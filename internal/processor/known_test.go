@@ -10,9 +10,9 @@ import (
 	"k8s.io/client-go/tools/cache"
 )
 
-// TestAHandlerIsToldWhatTheStoreLacksOfWhatItKnows (D3): once the cache has caught up, in every process, and again
-// after an error. It is told the key only, and of nothing that exists.
-func TestAHandlerIsToldWhatTheStoreLacksOfWhatItKnows(t *testing.T) {
+// TestAHandlerGetsWhatTheStoreLacksOfWhatItKnows (D3): once the cache has caught up, in every process, and again
+// after an error. It gets the key only, and nothing that exists.
+func TestAHandlerGetsWhatTheStoreLacksOfWhatItKnows(t *testing.T) {
 	inWorld(t, func(w *world) {
 		w.silently("a", "b")
 		asked, known := 0, []string{"a", "x", "b", "ns/y"}
@@ -108,8 +108,8 @@ func TestAKeyThatIsKnownIsSkippedAfterTooManyPanics(t *testing.T) {
 	})
 }
 
-// TestWhatIsMissingOnlyInMemoryIsNotToldYet (D2): the deletion is not durable. Its delta comes when it is.
-func TestWhatIsMissingOnlyInMemoryIsNotToldYet(t *testing.T) {
+// TestWhatIsMissingOnlyInMemoryIsNotDeliveredYet (D2): the deletion is not durable. Its delta comes when it is.
+func TestWhatIsMissingOnlyInMemoryIsNotDeliveredYet(t *testing.T) {
 	inWorld(t, func(w *world) {
 		w.silently("a", "b")
 		w.caughtUp = make(chan struct{})

@@ -13,9 +13,9 @@ import (
 	"github.com/warmwatch/warmwatch/queue"
 )
 
-// TestAHandlerHasSyncedWhenItWasToldAllOfIt: a list waits until the informer has synced, and the deltas that wait for a
+// TestAHandlerHasSyncedWhenItGotAllOfIt: a list waits until the informer has synced, and the deltas that wait for a
 // durable handler do not.
-func TestAHandlerHasSyncedWhenItWasToldAllOfIt(t *testing.T) {
+func TestAHandlerHasSyncedWhenItGotAllOfIt(t *testing.T) {
 	inWorld(t, func(w *world) {
 		w.silently("a", "b")
 		l := w.add(&recorder{}, named("knows"))

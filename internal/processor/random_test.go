@@ -28,13 +28,13 @@ var (
 	randomRounds = flag.Int("random.rounds", 100, "rounds of the random test")
 )
 
-// TestWhoeverWasToldEverythingBelievesWhatIsTrue changes objects while handlers come and go and are slow, in their
+// TestWhoeverGotEverythingBelievesWhatIsTrue changes objects while handlers come and go and are slow, in their
 // initial lists and behind them, while commits are slow, over restarts and crashes, with bounds that are small or not.
-// A handler that has been told everything believes what the store has (D1, D2, D3), and a durable one was told of each
-// deletion. Unless something is told again, no version goes back.
+// A handler that has got everything believes what the store has (D1, D2, D3), and a durable one was notified of each
+// deletion. Unless something is delivered again, no version goes back.
 //
-// Where deletions were dropped (D6), durable handlers are told at the end what is missing of Known.
-func TestWhoeverWasToldEverythingBelievesWhatIsTrue(t *testing.T) {
+// Where deletions were dropped (D6), durable handlers get at the end what is missing of Known.
+func TestWhoeverGotEverythingBelievesWhatIsTrue(t *testing.T) {
 	for i := range testsupport.Rounds(*randomRounds, 20) {
 		seed := *randomSeed + uint64(i)
 		synctest.Test(t, func(t *testing.T) {
@@ -175,7 +175,7 @@ func (f *randomLists) crash() {
 	path := testsupport.Path(f.t)
 	testsupport.CopyFile(f.t, f.db.Path(), path)
 	for _, b := range f.durable {
-		b.process++ // It is told no more by the process that ends.
+		b.process++ // It gets nothing more from the process that ends.
 		b.mu.Unlock()
 	}
 	f.path = path
@@ -224,7 +224,7 @@ func (f *randomLists) change() {
 	f.set(key, string(now.uid), now.rv)
 }
 
-// A believer takes what its handlers are told for true. That of a name is one for all processes.
+// A believer takes what its handlers get for true. That of a name is one for all processes.
 type believer struct {
 	f     *randomLists
 	name  string // Of a durable one.
@@ -232,13 +232,13 @@ type believer struct {
 	l     *listener // Nil: it has no handler now.
 	pause time.Duration
 
-	mu       sync.Mutex
-	process  int  // Callbacks of others are not heard.
-	again    bool // It may be told something again.
-	last     map[string]objectState
-	knows    map[types.UID]string // The names of those whose deletion it was not told of.
-	greatest map[string]int
-	told     []string
+	mu        sync.Mutex
+	process   int  // Callbacks of others are not heard.
+	again     bool // It may get something again.
+	last      map[string]objectState
+	knows     map[types.UID]string // The names of those whose deletion it was not notified of.
+	greatest  map[string]int
+	delivered []string
 }
 
 func (f *randomLists) believer(name string) *believer {
@@ -311,7 +311,7 @@ func (b *believer) known(context.Context) (names []cache.ObjectName, err error) 
 	return names, nil
 }
 
-// check compares when all is told.
+// check compares when all is delivered.
 func (b *believer) check() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -320,7 +320,7 @@ func (b *believer) check() {
 		uids[o.uid] = key
 	}
 	if !maps.Equal(b.last, server) || b.name != "" && !b.f.dropped && !maps.Equal(b.knows, uids) {
-		b.f.t.Errorf("D2: %q believes in %v and was not told of the deletion of all but %v, expected %v; told %q", b.name, b.last, b.knows, server, b.told)
+		b.f.t.Errorf("D2: %q believes in %v and was not notified of the deletion of all but %v, expected %v; got %q", b.name, b.last, b.knows, server, b.delivered)
 	}
 }
 
@@ -350,9 +350,9 @@ func (h *believing) note(what string, obj any, exists bool) {
 	}
 	cm := obj.(*corev1.ConfigMap)
 	rv := versionOf(cm)
-	h.told = append(h.told, what+" "+nameOf(cm))
+	h.delivered = append(h.delivered, what+" "+nameOf(cm))
 	if rv < h.greatest[cm.Name] && !h.again {
-		h.f.t.Errorf("D2: %q was told %s after version %d", h.name, h.told[len(h.told)-1], h.greatest[cm.Name])
+		h.f.t.Errorf("D2: %q got %s after version %d", h.name, h.delivered[len(h.delivered)-1], h.greatest[cm.Name])
 	}
 	h.greatest[cm.Name] = max(h.greatest[cm.Name], rv)
 	if exists {

@@ -255,17 +255,17 @@ func (s *watchedStore) leaveOut(key string, leftOut bool) {
 	s.leftOut[key] = leftOut
 }
 
-// A recorder is a handler that notes what it is told.
+// A recorder is a handler that notes what it gets.
 type recorder struct {
 	during func(what string) // Called in each callback.
 
-	mu   sync.Mutex
-	told []string
+	mu        sync.Mutex
+	delivered []string
 }
 
 func (h *recorder) note(what string) {
 	h.mu.Lock()
-	h.told = append(h.told, what)
+	h.delivered = append(h.delivered, what)
 	h.mu.Unlock()
 	if h.during != nil {
 		h.during(what)
@@ -298,7 +298,7 @@ func versionOf(cm *corev1.ConfigMap) int {
 	return rv
 }
 
-// expect waits, and compares what the handler was told since the call before.
+// expect waits, and compares what the handler got since the call before.
 func (h *recorder) expect(t *testing.T, want ...string) {
 	t.Helper()
 	time.Sleep(time.Minute)
@@ -310,17 +310,17 @@ func (h *recorder) expectNow(t *testing.T, want ...string) {
 	t.Helper()
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if !slices.Equal(h.told, want) {
-		t.Errorf("told %q, expected %q", h.told, want)
+	if !slices.Equal(h.delivered, want) {
+		t.Errorf("delivered %q, expected %q", h.delivered, want)
 	}
-	h.told = nil
+	h.delivered = nil
 }
 
-// only has the callback for what is told call f, once.
+// only has the callback for one notification call f, once.
 func only(what string, f func()) func(string) {
 	var once sync.Once
-	return func(told string) {
-		if told == what {
+	return func(delivered string) {
+		if delivered == what {
 			once.Do(f)
 		}
 	}

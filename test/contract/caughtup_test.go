@@ -85,8 +85,8 @@ func TestHasSyncedWaitsForWhatTheServerHadWhenItWasAsked(t *testing.T) {
 				if got := registration.HasSynced(); got != catchUp.synced {
 					t.Errorf("HasSynced of the registration is %v", got)
 				}
-				if told := len(r.Take()); told > 0 != catchUp.synced {
-					t.Errorf("the handler was called %d times", told)
+				if delivered := len(r.Take()); delivered > 0 != catchUp.synced {
+					t.Errorf("the handler was called %d times", delivered)
 				}
 				if got := cache.IsDone(p.Informer.CaughtUp()); got != catchUp.synced {
 					t.Errorf("CaughtUp is %v", got)
@@ -209,8 +209,8 @@ func TestServeStaleAfter(t *testing.T) {
 				}
 				begun := time.Now()
 				for !p.Informer.HasSynced() && time.Since(begun) < time.Minute {
-					if told := r.Take(); len(told) > 0 {
-						t.Errorf("told %q before", told)
+					if delivered := r.Take(); len(delivered) > 0 {
+						t.Errorf("delivered %q before", delivered)
 					}
 					bubble.Advance(50 * time.Millisecond)
 				}

@@ -94,7 +94,7 @@ func TestHandlersThatComeAndGoDoNotKeepTheInformerFromItsEvents(t *testing.T) {
 		r, registration := recorder.Add(t, informer)
 		synctest.Wait()
 		if !registration.HasSynced() || len(r.Take()) != objects {
-			t.Error("a handler that comes later is not told everything")
+			t.Error("a handler that comes later does not get everything")
 		}
 		process.ExpectStore(t, informer, f)
 	})

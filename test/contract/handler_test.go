@@ -230,9 +230,9 @@ func TestTheStoreShowsAnObjectAtLeastAsNewAsTheNotification(t *testing.T) {
 			}
 			switch {
 			case exists && source.VersionNumber(now) < source.VersionNumber(obj):
-				t.Errorf("told of %s, the store has %s", source.Version(obj), source.Version(now))
+				t.Errorf("notified of %s, the store has %s", source.Version(obj), source.Version(now))
 			case !exists && !deleted && !f.DeletedAfter(obj):
-				t.Errorf("told of %s, the store has nothing", source.Version(obj))
+				t.Errorf("notified of %s, the store has nothing", source.Version(obj))
 			}
 			indexed, err := informer.GetIndexer().ByIndex("name", source.Meta(obj).GetName())
 			if err != nil || len(indexed) > 1 {
@@ -259,7 +259,7 @@ func TestTheStoreShowsAnObjectAtLeastAsNewAsTheNotification(t *testing.T) {
 	})
 }
 
-func TestAnObjectIsToldAsItIsWhateverTheEventIsCalled(t *testing.T) {
+func TestAnObjectIsDeliveredAsItIsWhateverTheEventIsCalled(t *testing.T) {
 	contract(t, func(t *testing.T, impl implementation) {
 		f := source.New(t, source.ConfigMap("a"))
 		informer := impl.new(t, f)

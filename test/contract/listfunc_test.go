@@ -46,13 +46,13 @@ var listFuncs = map[string]func(*source.Source) cache.ListWithContextFunc{
 }
 
 // TestAListFuncThatIgnoresTheLimit is asked as often as client-go asks it, but for the first watch that ends before its
-// time: that question shows what the next would cost. Handlers are told what client-go's are. The transport is not
+// time: that question shows what the next would cost. Handlers get what client-go's get. The transport is not
 // wrapped.
 func TestAListFuncThatIgnoresTheLimit(t *testing.T) {
 	const objects, lives = 30, 4
 	for name, listFunc := range listFuncs {
-		// run returns what handlers are told, and how many objects were listed, in each of some lives.
-		run := func(t *testing.T, launch func(t *testing.T, lw cache.ListerWatcher, r *recorder.Recorder) (stop func())) (told [][]string, listed []int) {
+		// run returns what handlers get, and how many objects were listed, in each of some lives.
+		run := func(t *testing.T, launch func(t *testing.T, lw cache.ListerWatcher, r *recorder.Recorder) (stop func())) (delivered [][]string, listed []int) {
 			bubble.Run(t, func(t *testing.T) {
 				f := source.New(t)
 				for i := range objects {
@@ -78,10 +78,10 @@ func TestAListFuncThatIgnoresTheLimit(t *testing.T) {
 					f.Remove(fmt.Sprint("n", life))
 					bubble.Settle()
 					stop()
-					told, listed, n = append(told, sortedInitials(r.Take())), append(listed, n), 0
+					delivered, listed, n = append(delivered, sortedInitials(r.Take())), append(listed, n), 0
 				}
 			})
-			return told, listed
+			return delivered, listed
 		}
 		t.Run(name, func(t *testing.T) {
 			want, listed := run(t, func(t *testing.T, lw cache.ListerWatcher, r *recorder.Recorder) func() {
@@ -111,13 +111,13 @@ func TestAListFuncThatIgnoresTheLimit(t *testing.T) {
 }
 
 // sortedInitials sorts the notifications of initial lists, which have no order.
-func sortedInitials(told []string) []string {
+func sortedInitials(delivered []string) []string {
 	n := 0
-	for n < len(told) && strings.HasSuffix(told[n], "initial") {
+	for n < len(delivered) && strings.HasSuffix(delivered[n], "initial") {
 		n++
 	}
-	slices.Sort(told[:n])
-	return told
+	slices.Sort(delivered[:n])
+	return delivered
 }
 
 // TestAListWhoseVersionIsThatOfItsNewestObject (cozystack#1860): once that object is deleted, the list has an older

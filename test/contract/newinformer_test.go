@@ -85,7 +85,7 @@ func TestAnInformerWithoutAResourceLearnsItFromItsRequest(t *testing.T) {
 	}
 }
 
-func TestNewInformerFuncPanicsIfItIsToldWhatIsListed(t *testing.T) {
+func TestNewInformerFuncPanicsIfItIsGivenWhatIsListed(t *testing.T) {
 	c, err := warmwatch.Open(t.Context(), testsupport.Path(t), warmwatch.Options{Logger: &testsupport.Quiet})
 	if err != nil {
 		t.Fatal(err)

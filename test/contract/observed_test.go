@@ -108,8 +108,8 @@ func toMetadata(obj any) (any, error) {
 	return obj, nil
 }
 
-// TestATypeThatWasNotToldIsInStatus: an informer that is told what it stores does not adopt a type.
-func TestATypeThatWasNotToldIsInStatus(t *testing.T) {
+// TestATypeThatWasNotGivenIsInStatus: an informer that is given its stored type does not adopt another.
+func TestATypeThatWasNotGivenIsInStatus(t *testing.T) {
 	bubble.Run(t, func(t *testing.T) {
 		p := process.Launch(t, testsupport.Path(t), source.New(t, source.ConfigMap("a")), nil)
 		if err := p.Informer.SetTransform(toMetadata); err != nil {

@@ -96,11 +96,11 @@ func TestTheNextProcessListsAfterAnEventOfAnotherType(t *testing.T) { // A2
 		return &corev1.Secret{ObjectMeta: source.At("", uid, name, "").ObjectMeta}
 	}
 	for _, c := range []struct {
-		name  string
-		typ   watch.EventType
-		event *corev1.Secret
-		now   runtime.Object // What a list has of it.
-		told  string
+		name      string
+		typ       watch.EventType
+		event     *corev1.Secret
+		now       runtime.Object // What a list has of it.
+		delivered string
 	}{
 		{"added", watch.Added, secret("n", "uid-n"), source.At("3", "uid-n", "n", ""), "add ns/n@3"},
 		{"changed", watch.Modified, secret("b", "uid-2"), source.At("3", "uid-2", "b", ""), "update ns/b@2→3"},
@@ -135,7 +135,7 @@ func TestTheNextProcessListsAfterAnEventOfAnotherType(t *testing.T) { // A2
 					d = process.AddDurable(t, p, "d")
 					p.Run()
 					bubble.Settle()
-					d.Expect(t, c.told)
+					d.Expect(t, c.delivered)
 					process.ExpectStore(t, p.Informer, f)
 					if st := p.Informer.Status(); st.Err != nil || st.StartedFrom != "disk" {
 						t.Errorf("status %+v", st)
@@ -210,7 +210,7 @@ func openQuietly(t *testing.T, path string, change ...func(*warmwatch.Options)) 
 }
 
 // TestAnObjectOfAnotherTypeIsNeverGiven to a callback: a process has stored it whose transform returns that type. What
-// is gone since is told by its key, also what waits for a durable handler (S2, D3).
+// is gone since is delivered by its key, also what waits for a durable handler (S2, D3).
 func TestAnObjectOfAnotherTypeIsNeverGiven(t *testing.T) {
 	for _, inMemory := range []bool{false, true} {
 		t.Run(fmt.Sprintf("inMemory=%t", inMemory), func(t *testing.T) {
@@ -267,7 +267,7 @@ func TestAnObjectOfAnotherTypeIsNeverGiven(t *testing.T) {
 				})
 				for _, want := range []string{"lost ns/a", "lost ns/b", "add ns/c@3"} {
 					if !d.Heard(want) {
-						t.Errorf("told %q, expected %q", d.Events, want)
+						t.Errorf("delivered %q, expected %q", d.Events, want)
 					}
 				}
 			})

@@ -421,7 +421,7 @@ func TestTheWatchErrorHandlerIsGivenTheReflector(t *testing.T) {
 		bubble.Start(t, informer)
 		bubble.Settle()
 		if len(errs) < 3 || !errors.Is(errs[0], errList) {
-			t.Errorf("told of %v", errs)
+			t.Errorf("notified of %v", errs)
 		}
 		if informer.HasSynced() {
 			t.Error("synced without a list")

@@ -54,7 +54,7 @@ func TestARelistSendsOnlyWhatChanged(t *testing.T) { // D1
 	}
 }
 
-// TestAListThatHasAnObjectTwice is told of once. Pages of a list may be of
+// TestAListThatHasAnObjectTwice is delivered once. Pages of a list may be of
 // different moments.
 func TestAListThatHasAnObjectTwice(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -195,7 +195,7 @@ func TestUpdatesWithTheSameResourceVersionAreSyncs(t *testing.T) {
 			synctest.Wait()
 			// Where a tick lies in between, the resync itself adds one.
 			if got := take(); got != step.want {
-				t.Errorf("%s: told %v times, expected %v", step.when, got, step.want)
+				t.Errorf("%s: delivered %v times, expected %v", step.when, got, step.want)
 			}
 		}
 		obj, _, err := informer.GetStore().GetByKey("ns/a")
@@ -331,8 +331,8 @@ func TestAnErrorOfTheServerEndsWhatItDoesNotDelete(t *testing.T) {
 		f.Emit(watch.Error, &apierrors.NewInternalError(source.ErrUnreachable).ErrStatus)
 		bubble.Settle()
 		process.ExpectStore(t, informer, f)
-		if told := r.Take(); !slices.Contains(told, "lost ns/b@2") { // client-go tells of a once more.
-			t.Errorf("told %q", told)
+		if delivered := r.Take(); !slices.Contains(delivered, "lost ns/b@2") { // client-go delivers a once more.
+			t.Errorf("delivered %q", delivered)
 		}
 	})
 }
@@ -462,7 +462,7 @@ func TestARelistTellsOfDeletionsFirst(t *testing.T) {
 		})
 		got := r.Take()
 		if len(got) != 4 || !strings.HasPrefix(got[0], "lost ns/") || !strings.HasPrefix(got[1], "lost ns/") {
-			t.Errorf("told %q", got)
+			t.Errorf("delivered %q", got)
 		}
 	})
 }

@@ -59,7 +59,7 @@ func TestTypedInformersWrapIt(t *testing.T) {
 		}
 		bubble.Start(t, informer)
 		if !slices.Equal(names, []string{"a"}) {
-			t.Errorf("told of %q", names)
+			t.Errorf("notified of %q", names)
 		}
 	})
 }

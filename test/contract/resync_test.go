@@ -16,7 +16,7 @@ import (
 	"github.com/warmwatch/warmwatch/internal/testsupport/source"
 )
 
-// resyncs is a handler that notes when it was told of an update.
+// resyncs is a handler that notes when it was notified of an update.
 type resyncs struct {
 	recorder.Recorder
 	begin time.Time

@@ -40,11 +40,11 @@ func TestTheFileOfAManagerIsLoggedAboutWhereTheManagerLogs(t *testing.T) {
 		if err := m.Close(); err != nil {
 			t.Error(err)
 		}
-		told := managers
+		logged := managers
 		if own {
-			told = files
+			logged = files
 		}
-		if all := strings.Join(told, "\n"); !strings.Contains(all, "Set the cache file aside") || !own && !strings.HasPrefix(all, "warmwatch ") {
+		if all := strings.Join(logged, "\n"); !strings.Contains(all, "Set the cache file aside") || !own && !strings.HasPrefix(all, "warmwatch ") {
 			t.Errorf("a logger of its own: %v; the manager's log: %q, its own: %q", own, managers, files)
 		}
 	}

@@ -20,7 +20,7 @@ func TestMain(m *testing.M) {
 		// also beside client-go's informers.
 		goleak.IgnoreAnyFunction("k8s.io/apimachinery/pkg/watch.(*filteredWatch).loop"),
 		// What joins the registrations of several namespaces waits for ever for a handler whose informer
-		// ends before it has told it of everything, also beside client-go's.
+		// ends before it has delivered everything, also beside client-go's.
 		goleak.IgnoreAnyFunction("sigs.k8s.io/controller-runtime/pkg/cache.newMultiNamespaceInformerHandlerRegistration.func1"),
 	)
 }

@@ -212,7 +212,7 @@ func (w *world) expect(op *operator, want map[string]string) {
 	w.eventually(func() string { return cmp.Diff(want, w.contents(op)) })
 }
 
-// TestAManagerIsRestarted: it asks for no list, and its reconcilers are told of what there is then.
+// TestAManagerIsRestarted: it asks for no list, and its reconcilers are notified of what there is then.
 func TestAManagerIsRestarted(t *testing.T) {
 	for _, stale := range []time.Duration{-1, 0} {
 		t.Run(fmt.Sprintf("ServeStaleAfter %d", stale), func(t *testing.T) {
@@ -231,7 +231,7 @@ func TestAManagerIsRestarted(t *testing.T) {
 				"Namespaces": "/here-x /here-y",
 			})
 			for form := range forms() {
-				op.expectTold(form+" here/a is red", form+" there/b is blue")
+				op.expectDelivered(form+" here/a is red", form+" there/b is blue")
 			}
 			op.stop()
 
@@ -246,7 +246,7 @@ func TestAManagerIsRestarted(t *testing.T) {
 
 			op = launch(t, path, stale, w)
 			for form := range forms() {
-				op.expectTold(form+" here/c is red", form+" here/d is red", form+" there/b is green")
+				op.expectDelivered(form+" here/c is red", form+" here/d is red", form+" there/b is green")
 			}
 			w.expect(op, map[string]string{
 				"typed":      "here/b here/c here/d there/a there/b there/c",
@@ -256,7 +256,7 @@ func TestAManagerIsRestarted(t *testing.T) {
 				"Secrets":    "here/red there/red",
 				"Namespaces": "/here-y",
 			})
-			if stale == 0 && op.wasTold("typed there/b is blue") {
+			if stale == 0 && op.wasDelivered("typed there/b is blue") {
 				t.Error("a reconciler has seen what the server had before")
 			}
 			op.expectResumed()
@@ -264,7 +264,7 @@ func TestAManagerIsRestarted(t *testing.T) {
 	}
 }
 
-// TestAnInformerIsRemovedAndMadeAnew: the new one goes on from the file. A handler of it is not told of what was
+// TestAnInformerIsRemovedAndMadeAnew: the new one goes on from the file. A handler of it is not notified of what was
 // deleted in between.
 func TestAnInformerIsRemovedAndMadeAnew(t *testing.T) {
 	w := newWorld(t)
@@ -284,9 +284,9 @@ func TestAnInformerIsRemovedAndMadeAnew(t *testing.T) {
 	w.delete(secret(w.here, "red", ""))
 	op.addHandler(&corev1.Secret{})
 	w.delete(secret(w.there, "red", ""))
-	op.expectTold("OnDelete there/red")
-	if op.wasTold("OnDelete here/red") {
-		t.Error("a handler was told of the deletion of what it never knew")
+	op.expectDelivered("OnDelete there/red")
+	if op.wasDelivered("OnDelete here/red") {
+		t.Error("a handler was notified of the deletion of what it never knew")
 	}
 	var secrets corev1.SecretList
 	if err := op.manager.GetCache().List(t.Context(), &secrets); err != nil || len(secrets.Items) != 1 {
@@ -297,7 +297,7 @@ func TestAnInformerIsRemovedAndMadeAnew(t *testing.T) {
 	}
 }
 
-// TestADurableHandlerOfAManager is told of each change once, over restarts.
+// TestADurableHandlerOfAManager is notified of each change once, over restarts.
 func TestADurableHandlerOfAManager(t *testing.T) {
 	w, path := newWorld(t), newPath(t)
 	w.fill()
@@ -317,13 +317,13 @@ func TestADurableHandlerOfAManager(t *testing.T) {
 		return op
 	}
 	op := life()
-	op.expectTold("OnAdd here-x", "OnAdd here-y")
+	op.expectDelivered("OnAdd here-x", "OnAdd here-y")
 	op.stop()
 	w.create(w.watchedNamespace("z"))
 	op = life()
-	op.expectTold("OnAdd here-z")
-	if op.wasTold("OnAdd here-x") {
-		t.Error("told again")
+	op.expectDelivered("OnAdd here-z")
+	if op.wasDelivered("OnAdd here-x") {
+		t.Error("delivered again")
 	}
 }
 

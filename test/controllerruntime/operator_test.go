@@ -64,9 +64,9 @@ type operator struct {
 	manager *controllerruntime.Manager
 	stop    func() // Idempotent.
 
-	mu    sync.Mutex
-	lists []string // Requests.
-	told  []string // What reconcilers have found, and handlers were told.
+	mu        sync.Mutex
+	lists     []string // Requests.
+	delivered []string // What reconcilers have found, and handlers got.
 }
 
 // launch returns an operator whose caches have synced.
@@ -182,7 +182,7 @@ func (op *operator) addHandler(object client.Object) {
 func (op *operator) tell(what string) {
 	op.mu.Lock()
 	defer op.mu.Unlock()
-	op.told = append(op.told, op.world.relative(what))
+	op.delivered = append(op.delivered, op.world.relative(what))
 }
 
 // counted notes the requests for lists, but for those of one object.
@@ -211,27 +211,27 @@ func (op *operator) takeLists() []string {
 	return lists
 }
 
-// expectTold waits until the reconcilers and handlers have heard of something.
-func (op *operator) expectTold(what ...string) {
+// expectDelivered waits until the reconcilers and handlers have heard of something.
+func (op *operator) expectDelivered(what ...string) {
 	op.t.Helper()
 	for deadline := time.Now().Add(time.Minute); ; time.Sleep(10 * time.Millisecond) {
 		op.mu.Lock()
-		told := slices.Clone(op.told)
+		delivered := slices.Clone(op.delivered)
 		op.mu.Unlock()
-		missing := slices.DeleteFunc(slices.Clone(what), func(s string) bool { return slices.Contains(told, s) })
+		missing := slices.DeleteFunc(slices.Clone(what), func(s string) bool { return slices.Contains(delivered, s) })
 		if len(missing) == 0 {
 			return
 		}
 		if time.Now().After(deadline) {
-			op.t.Fatalf("nobody was told of %q, but of %q", missing, told)
+			op.t.Fatalf("nobody was notified of %q, but of %q", missing, delivered)
 		}
 	}
 }
 
-func (op *operator) wasTold(what string) bool {
+func (op *operator) wasDelivered(what string) bool {
 	op.mu.Lock()
 	defer op.mu.Unlock()
-	return slices.Contains(op.told, what)
+	return slices.Contains(op.delivered, what)
 }
 
 // expectResumed checks that every informer has gone on from the file, without a list.

@@ -78,8 +78,8 @@ func specOf(resource schema.GroupVersionResource, kind string) agent.Spec {
 	}
 }
 
-// toldOf is what a handler in an agent was told.
-func toldOf(e agent.Event) told {
+// deliveryOf is what a handler in an agent got.
+func deliveryOf(e agent.Event) delivery {
 	kind := map[string]string{"ADDED": "add", "MODIFIED": "update", "DELETED": "delete"}[e.Change.Type]
 	switch {
 	case e.Initial:
@@ -87,5 +87,5 @@ func toldOf(e agent.Event) told {
 	case e.Change.Tombstone:
 		kind = "lost"
 	}
-	return told{Kind: kind, Key: e.Key, Old: e.Old, New: e.New, Marked: e.Change.Marked}
+	return delivery{Kind: kind, Key: e.Key, Old: e.Old, New: e.New, Marked: e.Change.Marked}
 }

@@ -7,7 +7,7 @@ import (
 	"github.com/warmwatch/warmwatch/test/e2e/agent"
 )
 
-// chronicle is what one handler was told, a durable one over all lives and a plain one in
+// chronicle is what one handler got, a durable one over all lives and a plain one in
 // this life, and what it must believe.
 type chronicle struct {
 	resource, handler string
@@ -15,23 +15,23 @@ type chronicle struct {
 
 	seen   int               // Events of this life's agent.
 	known  map[string]string // By key: uid@version@sum.
-	holder map[string]string // By key: the last uid that was told of.
-	// fates says of each uid that was told of what it became of.
+	holder map[string]string // By key: the last uid that was delivered.
+	// fates says what became of each uid that was delivered.
 	fates map[string]*fate
-	// versions are those told in this life by key: they must not go back.
+	// versions are those delivered in this life by key: they must not go back.
 	versions map[string]string
 	// putBack: etcd was, and what has changed since its snapshot is as it was then, at the
 	// version of then, also where its revisions go on. So versions may go back.
 	putBack  bool
 	problems []string
 
-	told, deletions, replaced int
+	delivered, deletions, replaced int
 }
 
 type fate struct {
 	key     string
 	deleted bool
-	// replaced: it was told of another uid under this key, and not of the deletion,
+	// replaced: it was notified of another uid under this key, and not of the deletion,
 	// as client-go tells plain handlers of a relist.
 	replaced bool
 }
@@ -47,7 +47,7 @@ func newChronicle(resource, handler string) *chronicle {
 func (c *chronicle) begin() {
 	c.seen = 0
 	c.versions = map[string]string{}
-	if !c.durable { // It is told of everything that there is, and of no deletion before that.
+	if !c.durable { // It is notified of everything that there is, and of no deletion before that.
 		c.known, c.holder, c.fates = map[string]string{}, map[string]string{}, map[string]*fate{}
 	}
 }
@@ -80,11 +80,11 @@ func rvOfContent(content string) string {
 }
 
 func (c *chronicle) hear(e agent.Event) error {
-	kind, key, content := toldOf(e).Kind, e.Key, e.New
-	c.told++
+	kind, key, content := deliveryOf(e).Kind, e.Key, e.New
+	c.delivered++
 	if kind == "delete" || kind == "lost" {
 		c.deletions++
-		// What was told of under this key is gone, whatever the last state was.
+		// What was delivered under this key is gone, whatever the last state was.
 		for _, uid := range []string{uidOf(content), c.holder[key]} {
 			if fate := c.fates[uid]; fate != nil {
 				fate.deleted = true
@@ -104,23 +104,23 @@ func (c *chronicle) hear(e agent.Event) error {
 		c.fates[uid] = &fate{key: key}
 	}
 	fate := c.fates[uid]
-	fate.deleted, fate.replaced = false, false // Told again: of an etcd that was put back, or after a crash.
+	fate.deleted, fate.replaced = false, false // Delivered again: of an etcd that was put back, or after a crash.
 	last := c.versions[key]
 	c.known[key], c.versions[key] = content, content
-	if last != "" && !c.putBack && goesBack(told{Old: rvOfContent(last), New: rvOfContent(content)}) {
+	if last != "" && !c.putBack && goesBack(delivery{Old: rvOfContent(last), New: rvOfContent(content)}) {
 		return fmt.Errorf("after %s", last)
 	}
 	return nil
 }
 
-// lost lists the objects that were told of, are not there any more, and were never
+// lost lists the objects that were delivered, are not there any more, and were never
 // said to be deleted. There is the server's state by key.
 func (c *chronicle) lost(there map[string]string) (lost []string) {
 	for uid, f := range c.fates {
 		if !f.deleted && uidOf(there[f.key]) != uid && (c.durable || !f.replaced) {
 			how := ""
 			if f.replaced {
-				how = ", told as an update to another uid"
+				how = ", delivered as an update to another uid"
 			}
 			lost = append(lost, fmt.Sprintf("%s, uid %s%s", f.key, uid, how))
 			f.deleted = true // Reported once.

@@ -57,7 +57,7 @@ func TestClusterID(t *testing.T) {
 	}
 	for name, want := range map[string]string{"both": "lostadd", "first": "lost", "second": "add"} {
 		if got := kinds[namespace+"/"+name]; got != want {
-			t.Errorf("of %s was told: %q, want %q", name, got, want)
+			t.Errorf("of %s came: %q, want %q", name, got, want)
 		}
 	}
 	putConfigMap(t, second, namespace, "new", nil)

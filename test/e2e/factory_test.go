@@ -116,7 +116,7 @@ func factoryLife(t *testing.T, path, namespace string, cfg *rest.Config, handler
 
 // TestFactoriesGoOnAfterARestart: typed ones of several groups, dynamic and metadata ones, by
 // clients whose transports are not wrapped. The
-// second life lists nothing, and is told of the deletions of the downtime, by a client that
+// second life lists nothing, and is notified of the deletions of the downtime, by a client that
 // speaks protobuf, which is client-go's default, and by one of JSON.
 func TestFactoriesGoOnAfterARestart(t *testing.T) {
 	t.Parallel()

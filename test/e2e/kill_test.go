@@ -38,7 +38,7 @@ func TestKill(t *testing.T) {
 	k.compare(t)
 	k.agent.end(t)
 	checkFile(t, k.cacheFile())
-	t.Logf("%d changes, %d notifications, %d of them told again; %d relists, %d resumes", k.changer.made.Load(),
+	t.Logf("%d changes, %d notifications, %d of them delivered again; %d relists, %d resumes", k.changer.made.Load(),
 		k.durable.total, k.durable.again, k.relists, k.resumes)
 	if k.relists == 0 || k.resumes == 0 {
 		t.Error("there were no relists, or no resumes: change how agents are killed")
@@ -66,7 +66,7 @@ func (k *killer) cacheFile() string { return filepath.Join(k.dir, "cache.db") }
 // the next one.
 func (k *killer) live(t *testing.T, life int) {
 	t.Helper()
-	// The first lives are long: they must have told of everything.
+	// The first lives are long: they must have delivered everything.
 	early := life > 2 && k.rng.IntN(3) == 0
 	down, historyLost := k.rng.IntN(150), life%4 == 0 || k.rng.IntN(20) == 0
 	t.Logf("life %d: killed early: %t, %d changes while down, history lost: %t", life, early, down, historyLost)
@@ -108,7 +108,7 @@ func (k *killer) begin(t *testing.T) {
 	k.agent = startAgent(t, spec)
 }
 
-// compare waits until the agent's cache, and what its handlers were told, equal
+// compare waits until the agent's cache, and what its handlers got, equal
 // the server, which does not change now.
 func (k *killer) compare(t *testing.T) {
 	t.Helper()
@@ -139,8 +139,8 @@ func (k *killer) compare(t *testing.T) {
 	})
 }
 
-// story is what a handler was told. That of the durable handler goes on over all
-// lives: a life begins with what was told but not stored as acknowledged, in the
+// story is what a handler got. That of the durable handler goes on over all
+// lives: a life begins with what was delivered but not stored as acknowledged, in the
 // same order and the same words, and goes on from there.
 type story struct {
 	handler string
@@ -149,14 +149,14 @@ type story struct {
 	seen         int // Events of this life's agent.
 	life         int
 	known        knowledge
-	told         []told // All, without what was told again.
+	deliveries   []delivery // All, without what was delivered again.
 	again, total int
-	// places are the indices in told at which the life may be: what it tells next is what
-	// was told there, or is new behind the last one. A life may begin anywhere.
+	// places are the indices in deliveries at which the life may be: what comes next is what
+	// came there, or is new behind the last one. A life may begin anywhere.
 	places []int
 }
 
-// read reads on. All that is new was told in the given life.
+// read reads on. All that is new was delivered in the given life.
 func (s *story) read(t *testing.T, a *agentProcess, life int) {
 	t.Helper()
 	all := a.Events()
@@ -164,14 +164,14 @@ func (s *story) read(t *testing.T, a *agentProcess, life int) {
 		if e.Handler != s.handler {
 			continue
 		}
-		if err := s.hear(toldOf(e), life); err != nil {
+		if err := s.hear(deliveryOf(e), life); err != nil {
 			t.Errorf("life %d: notification %d: %v", life, s.total, err)
 		}
 	}
 	s.seen = len(all)
 }
 
-func (s *story) hear(e told, life int) error {
+func (s *story) hear(e delivery, life int) error {
 	s.total++
 	if s.plain {
 		return s.known.learn(e)
@@ -179,10 +179,10 @@ func (s *story) hear(e told, life int) error {
 	if life != s.life {
 		s.life = life
 		if e.Kind == "initial" && life <= 2 { // The first life ended before its cursor was stored.
-			s.told, s.known = nil, knowledge{}
+			s.deliveries, s.known = nil, knowledge{}
 		}
 		s.places = s.places[:0]
-		for i := range len(s.told) + 1 {
+		for i := range len(s.deliveries) + 1 {
 			s.places = append(s.places, i)
 		}
 	}
@@ -191,13 +191,13 @@ func (s *story) hear(e told, life int) error {
 		s.again++
 		return nil
 	}
-	if !slices.Contains(s.places, len(s.told)) {
-		return fmt.Errorf("told %v, and before, at this place, %v", e, s.told[s.places[0]])
+	if !slices.Contains(s.places, len(s.deliveries)) {
+		return fmt.Errorf("delivered %v, and before, at this place, %v", e, s.deliveries[s.places[0]])
 	}
-	s.told = append(s.told, e)
-	s.places = append(s.places[:0], len(s.told))
+	s.deliveries = append(s.deliveries, e)
+	s.places = append(s.places[:0], len(s.deliveries))
 	if e.Kind == "initial" && life > 2 {
-		return fmt.Errorf("%v: the handler was told of everything before", e)
+		return fmt.Errorf("%v: the handler was notified of everything before", e)
 	}
 	if _, known := s.known[e.Key]; !known && e.deletes() && life <= 2 {
 		return nil // Of before its initial list: a new durable name gets that, too (D3).
@@ -205,10 +205,10 @@ func (s *story) hear(e told, life int) error {
 	return s.known.learn(e)
 }
 
-// followed returns the places at which the story may be after e, if e was told before.
-func (s *story) followed(e told) (places []int) {
+// followed returns the places at which the story may be after e, if e was delivered before.
+func (s *story) followed(e delivery) (places []int) {
 	for _, at := range s.places {
-		if at < len(s.told) && s.told[at] == e {
+		if at < len(s.deliveries) && s.deliveries[at] == e {
 			places = append(places, at+1)
 		}
 	}

@@ -41,7 +41,7 @@ func (d *dials) await(t *testing.T, n int64) {
 
 // TestFlakyLink: the link is cut, slow or refused while the server changes and
 // while the program begins anew. In the end the cache is right, and everything
-// was told once.
+// was delivered once.
 func TestFlakyLink(t *testing.T) {
 	t.Parallel()
 	client := newClient(t, shared.Config())

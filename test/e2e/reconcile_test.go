@@ -18,7 +18,7 @@ import (
 
 // TestKillAReconciler kills an agent with ten workers, whose reconciles are slow or fail, at random
 // moments. In the end each object is reconciled as the server has it, and so is the deletion of each
-// object of which a durable handler was ever told, with the object at hand (D4, D5). A second reconciler, with an
+// object that a durable handler ever got, with the object at hand (D4, D5). A second reconciler, with an
 // epoch, is not called for every object at each start.
 func TestKillAReconciler(t *testing.T) {
 	t.Parallel()
@@ -27,7 +27,7 @@ func TestKillAReconciler(t *testing.T) {
 	client := newClient(t, cp.Config())
 	w := &workshop{
 		cp: cp, client: client, namespace: newNamespace(t, client), file: filepath.Join(t.TempDir(), "cache.db"), rng: newRand(seed),
-		told: map[string]string{}, done: map[string]*reconciled{},
+		delivered: map[string]string{}, done: map[string]*reconciled{},
 	}
 	for _, r := range reconcilers {
 		w.done[r.Name] = &reconciled{found: map[string]string{}, deleted: map[string]bool{}}
@@ -68,9 +68,9 @@ type workshop struct {
 	agent     *agentProcess
 	seen      int // Events of this life's agent.
 
-	told map[string]string // Keys of the objects of which the durable handler was told, by uid.
-	done map[string]*reconciled
-	left int // Keys that waited when the agent was killed.
+	delivered map[string]string // Keys of the objects that the durable handler got, by uid.
+	done      map[string]*reconciled
+	left      int // Keys that waited when the agent was killed.
 }
 
 // reconciled is what one reconciler has done.
@@ -124,13 +124,13 @@ func (w *workshop) begin(t *testing.T) {
 	w.agent = startAgent(t, spec)
 }
 
-// read takes what the agent has told since the last call.
+// read takes what the agent has reported since the last call.
 func (w *workshop) read() {
 	all := w.agent.Events()
 	for _, e := range all[w.seen:] {
 		if e.Handler == "durable" {
 			if e.Change.Type != "DELETED" {
-				w.told[uidOf(e.New)] = e.Key
+				w.delivered[uidOf(e.New)] = e.Key
 			}
 			continue
 		}
@@ -164,7 +164,7 @@ func (w *workshop) compare(t *testing.T) {
 			if err := difference(want, d.found); err != nil {
 				return fmt.Errorf("%s: %w", name, err)
 			}
-			for uid, key := range w.told {
+			for uid, key := range w.delivered {
 				if !exists[uid] && !d.deleted[uid] {
 					return fmt.Errorf("%s: the deletion of %s, uid %s, was not reconciled", name, key, uid)
 				}

@@ -16,18 +16,18 @@ import (
 	"k8s.io/client-go/tools/cache"
 )
 
-// told is one notification. Versions are uid@resourceVersion.
-type told struct {
+// A delivery is one notification. Versions are uid@resourceVersion.
+type delivery struct {
 	Kind     string // add, initial, update, delete, lost (a tombstone).
 	Key      string
 	Old, New string
-	// Marked: the first half of a Pod's deletion, told as an update.
+	// Marked: the first half of a Pod's deletion, delivered as an update.
 	Marked bool
 }
 
-func (e told) deletes() bool { return e.Kind == "delete" || e.Kind == "lost" }
+func (e delivery) deletes() bool { return e.Kind == "delete" || e.Kind == "lost" }
 
-func (e told) String() string {
+func (e delivery) String() string {
 	switch e.Kind {
 	case "update":
 		return fmt.Sprintf("update %s %s→%s", e.Key, e.Old, e.New)
@@ -37,16 +37,16 @@ func (e told) String() string {
 	return fmt.Sprintf("%s %s %s", e.Kind, e.Key, e.New)
 }
 
-func toldOfAdd(obj any, initial bool) told {
-	e := told{Kind: "add", Key: keyOf(obj), New: versionOf(obj)}
+func deliveryOfAdd(obj any, initial bool) delivery {
+	e := delivery{Kind: "add", Key: keyOf(obj), New: versionOf(obj)}
 	if initial {
 		e.Kind = "initial"
 	}
 	return e
 }
 
-func toldOfUpdate(old, obj any) told {
-	e := told{Kind: "update", Key: keyOf(obj), Old: versionOf(old), New: versionOf(obj)}
+func deliveryOfUpdate(old, obj any) delivery {
+	e := delivery{Kind: "update", Key: keyOf(obj), Old: versionOf(old), New: versionOf(obj)}
 	if m, err := meta.Accessor(obj); err == nil {
 		e.Marked = m.GetDeletionTimestamp() != nil
 	}
@@ -56,11 +56,11 @@ func toldOfUpdate(old, obj any) told {
 	return e
 }
 
-func toldOfDelete(obj any) told {
+func deliveryOfDelete(obj any) delivery {
 	if lost, ok := obj.(cache.DeletedFinalStateUnknown); ok {
-		return told{Kind: "lost", Key: lost.Key, New: versionOf(lost.Obj)}
+		return delivery{Kind: "lost", Key: lost.Key, New: versionOf(lost.Obj)}
 	}
-	return told{Kind: "delete", Key: keyOf(obj), New: versionOf(obj)}
+	return delivery{Kind: "delete", Key: keyOf(obj), New: versionOf(obj)}
 }
 
 func keyOf(obj any) string {
@@ -83,8 +83,8 @@ func versionOf(obj any) string {
 type knowledge map[string]string
 
 // learn applies a notification and says what is wrong with it: each must follow
-// from the one before, so that nothing was left out and nothing told twice.
-func (k knowledge) learn(e told) error {
+// from the one before, so that nothing was left out and nothing delivered twice.
+func (k knowledge) learn(e delivery) error {
 	known, exists := k[e.Key]
 	switch e.Kind {
 	case "add", "initial":
@@ -106,7 +106,7 @@ func (k knowledge) learn(e told) error {
 	return nil
 }
 
-// recorder is a handler that writes down what it is told. It can be used in
+// recorder is a handler that writes down what it gets. It can be used in
 // several lives of a program, by a durable handler.
 type recorder struct {
 	// rewound: resourceVersions went back once.
@@ -117,7 +117,7 @@ type recorder struct {
 	during func()
 
 	mu       sync.Mutex
-	events   []told
+	events   []delivery
 	seen     int // Taken.
 	known    knowledge
 	problems []string
@@ -135,17 +135,17 @@ func newRecorder(t *testing.T) *recorder {
 	return r
 }
 
-func (r *recorder) OnAdd(obj any, initial bool) { r.record(toldOfAdd(obj, initial)) }
-func (r *recorder) OnUpdate(old, obj any)       { r.record(toldOfUpdate(old, obj)) }
-func (r *recorder) OnDelete(obj any)            { r.record(toldOfDelete(obj)) }
+func (r *recorder) OnAdd(obj any, initial bool) { r.record(deliveryOfAdd(obj, initial)) }
+func (r *recorder) OnUpdate(old, obj any)       { r.record(deliveryOfUpdate(old, obj)) }
+func (r *recorder) OnDelete(obj any)            { r.record(deliveryOfDelete(obj)) }
 
-func (r *recorder) record(e told) {
+func (r *recorder) record(e delivery) {
 	if r.during != nil {
 		r.during()
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.isNew && e.deletes() && !slices.ContainsFunc(r.events, func(before told) bool { return before.Key == e.Key && !before.deletes() }) {
+	if r.isNew && e.deletes() && !slices.ContainsFunc(r.events, func(before delivery) bool { return before.Key == e.Key && !before.deletes() }) {
 		return
 	}
 	r.events = append(r.events, e)
@@ -158,7 +158,7 @@ func (r *recorder) record(e told) {
 	}
 }
 
-func goesBack(e told) bool {
+func goesBack(e delivery) bool {
 	order, err := resourceversion.CompareResourceVersion(rvOf(e.Old), rvOf(e.New))
 	return err != nil || order > 0
 }
@@ -172,8 +172,8 @@ func rvOf(version string) string {
 	return version
 }
 
-// take returns what was told since the last take.
-func (r *recorder) take() []told {
+// take returns what was delivered since the last take.
+func (r *recorder) take() []delivery {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	e := slices.Clone(r.events[r.seen:])
@@ -194,7 +194,7 @@ func (r *recorder) state() map[string]string {
 	return maps.Clone(r.known)
 }
 
-// expect waits until something was told since the last take for each of want, and
+// expect waits until something was delivered since the last take for each of want, and
 // compares in order. It leaves out that a Pod was marked before it was deleted.
 func (r *recorder) expect(t *testing.T, want ...string) {
 	t.Helper()

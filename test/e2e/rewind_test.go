@@ -120,7 +120,7 @@ func TestEtcdWasRestored(t *testing.T) {
 		"never": "lost", "goes": "lost", "returns": "add", "reused": "update", "stays-0": "update", "stays-1": "",
 	} {
 		if got := kinds[namespace+"/"+name]; got != want {
-			t.Errorf("of %s was told: %q, want %q", name, got, want)
+			t.Errorf("of %s came: %q, want %q", name, got, want)
 		}
 	}
 	// The watch is not silent.

@@ -72,7 +72,7 @@ func (th *theatre) pod(t *testing.T) *corev1.Pod {
 	return pod
 }
 
-// The next three change a Pod each and say how that is told.
+// The next three change a Pod each and say how that is delivered.
 
 func (th *theatre) update(t *testing.T) string {
 	t.Helper()
@@ -83,7 +83,7 @@ func (th *theatre) update(t *testing.T) string {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return toldOfUpdate(before, pod).String()
+	return deliveryOfUpdate(before, pod).String()
 }
 
 func (th *theatre) create(t *testing.T, number int) string {
@@ -92,7 +92,7 @@ func (th *theatre) create(t *testing.T, number int) string {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return toldOfAdd(pod, false).String()
+	return deliveryOfAdd(pod, false).String()
 }
 
 // delete deletes at once: a Pod without a node needs no grace.
@@ -103,10 +103,10 @@ func (th *theatre) delete(t *testing.T) string {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return toldOfDelete(pod).String()
+	return deliveryOfDelete(pod).String()
 }
 
-// expectNoMore wants the durable handler to have been told nothing since the last
+// expectNoMore wants the durable handler to have got nothing since the last
 // look at it, and that nothing waits for it.
 func (th *theatre) expectNoMore(t *testing.T, a *act) {
 	t.Helper()
@@ -146,7 +146,7 @@ func (th *theatre) coldStart(t *testing.T) {
 	expectStart(t, a.pods, "server", 1, 0)
 	for _, e := range th.durable.take() {
 		if e.Kind != "initial" {
-			t.Errorf("told of %v, want initial additions only", e)
+			t.Errorf("notified of %v, want initial additions only", e)
 		}
 	}
 	if got := a.meter.BytesReceived(); got < 2*idleBytes { // The list is compressed.
@@ -193,8 +193,8 @@ func (th *theatre) unreachable(t *testing.T) {
 	expectServer(t, before, a.pods.GetStore()) // Readers have the disk, and nobody is called (A6).
 	awaitPhase(t, a.pods, warmwatch.PhaseDisconnected)
 	expectStart(t, a.pods, "disk", 0, 0)
-	if told := a.plain.take(); a.pods.HasSynced() || len(told) > 0 {
-		t.Errorf("synced without the server: %v, told of %v", a.pods.HasSynced(), told)
+	if got := a.plain.take(); a.pods.HasSynced() || len(got) > 0 {
+		t.Errorf("synced without the server: %v, notified of %v", a.pods.HasSynced(), got)
 	}
 
 	want := []string{th.update(t), th.delete(t)}

@@ -129,7 +129,7 @@ func TestInformersOfOneFileDoNotMix(t *testing.T) {
 	} {
 		awaitAcknowledged(t, selections[name].informer)
 		if got := selections[name].durable.take(); len(got) != want {
-			t.Errorf("%s was told of %v, want %d notifications", name, got, want)
+			t.Errorf("%s was notified of %v, want %d notifications", name, got, want)
 		}
 	}
 }

@@ -47,12 +47,12 @@ func TestBookmarks(t *testing.T) {
 		last = putConfigMap(t, client, busy, fmt.Sprintf("busy-%d", i), nil)
 	}
 	eventually(t, "a bookmark", func() error {
-		if rv := informer.Status().ResourceVersion; goesBack(told{Old: last.ResourceVersion, New: rv}) {
+		if rv := informer.Status().ResourceVersion; goesBack(delivery{Old: last.ResourceVersion, New: rv}) {
 			return fmt.Errorf("the cache is at %s, others at %s", rv, last.ResourceVersion)
 		}
 		return nil
 	})
-	if got, want := informer.LastSyncResourceVersion(), informer.Status().ResourceVersion; goesBack(told{Old: want, New: got}) {
+	if got, want := informer.LastSyncResourceVersion(), informer.Status().ResourceVersion; goesBack(delivery{Old: want, New: got}) {
 		t.Errorf("LastSyncResourceVersion is %s, behind %s", got, want)
 	}
 	p.stop()
@@ -63,7 +63,7 @@ func TestBookmarks(t *testing.T) {
 		t.Errorf("started because of %q", got)
 	}
 	if n := len(durable.take()); n != 1 {
-		t.Errorf("%d notifications, want one: bookmarks are not told", n)
+		t.Errorf("%d notifications, want one: bookmarks are not delivered", n)
 	}
 	p.stop()
 }

@@ -48,7 +48,7 @@ const soakMemory = 512 << 20
 // TestLinks keeps an agent with three informers behind a link that is slow, cut,
 // silent or down, while objects change, the API server is restarted, etcd is
 // compacted or put back, and the agent is killed. Whenever that stops for a
-// moment, the stores, the indices and what every handler was told equal the server,
+// moment, the stores, the indices and what every handler got equal the server,
 // and no deletion was lost: of a durable handler in all lives, of another in this one.
 func TestLinks(t *testing.T) {
 	t.Parallel()
@@ -298,13 +298,13 @@ func (s *soak) compare(t *testing.T) {
 		}
 		s.counts["objects compared"] += len(state.Objects)
 		for handler, c := range s.chronicles[name] {
-			eventually(t, name+", "+handler+": what it was told to equal the server", func() error {
+			eventually(t, name+", "+handler+": what it got equals the server", func() error {
 				c.read(s.agent)
 				return difference(want[name], c.known)
 			})
 			if lost := c.lost(want[name]); len(lost) > 0 {
 				s.counts["deletions lost, "+handler] += len(lost)
-				t.Errorf("%s, %s: %d deletions were not told: %v", name, handler, len(lost), lost[:min(5, len(lost))])
+				t.Errorf("%s, %s: %d deletions were not delivered: %v", name, handler, len(lost), lost[:min(5, len(lost))])
 			}
 			for _, p := range c.problems[:min(5, len(c.problems))] {
 				t.Error(p)
@@ -344,13 +344,13 @@ func (s *soak) report(t *testing.T, took time.Duration) {
 	t.Logf("%v, %d rounds, %d lives of the agent, which took %d MiB at most", took.Round(time.Second), s.round, s.life, s.peakBytes>>20)
 	t.Logf("%d changes, %d of them deletions, %d made anew at once", made, deleted, anew)
 	for _, h := range soakHandlers {
-		told, deletions, replaced := 0, 0, 0
+		delivered, deletions, replaced := 0, 0, 0
 		for _, handlers := range s.chronicles {
 			c := handlers[h.Name]
-			told, deletions, replaced = told+c.told, deletions+c.deletions, replaced+c.replaced
+			delivered, deletions, replaced = delivered+c.delivered, deletions+c.deletions, replaced+c.replaced
 		}
-		t.Logf("%-8s %7d notifications, %6d deletions, %4d told as another uid of the key, %d lost",
-			h.Name, told, deletions, replaced, s.counts["deletions lost, "+h.Name])
+		t.Logf("%-8s %7d notifications, %6d deletions, %4d delivered as another uid of the key, %d lost",
+			h.Name, delivered, deletions, replaced, s.counts["deletions lost, "+h.Name])
 	}
 	for _, name := range slices.Sorted(maps.Keys(s.counts)) {
 		t.Logf("%-32s %6d", name, s.counts[name])

@@ -6,7 +6,7 @@ import (
 )
 
 // TestWhatALifeMayStartOverPending: a life begins where the cursor of the last one was stored,
-// and tells in the same order what was told from there on.
+// and delivers in the same order what was delivered from there on.
 func TestWhatALifeMayStartOverPending(t *testing.T) {
 	const before = "add a - 1|add b - 1|lost a - 1|lost b - 1|add a - 2|add b - 2|update a 2 3"
 	for next, ok := range map[string]bool{
@@ -29,7 +29,7 @@ func TestWhatALifeMayStartOverPending(t *testing.T) {
 				if line == "" {
 					continue
 				}
-				if err = s.hear(parseTold(line), life); err != nil {
+				if err = s.hear(parseDelivery(line), life); err != nil {
 					break
 				}
 			}
@@ -40,9 +40,9 @@ func TestWhatALifeMayStartOverPending(t *testing.T) {
 	}
 }
 
-// parseTold reads what the stories above are written in: a kind, a key, the version
+// parseDelivery reads what the stories above are written in: a kind, a key, the version
 // before, or -, and the version now.
-func parseTold(line string) told {
+func parseDelivery(line string) delivery {
 	f := strings.Fields(line)
-	return told{Kind: f[0], Key: f[1], Old: strings.TrimPrefix(f[2], "-"), New: f[3]}
+	return delivery{Kind: f[0], Key: f[1], Old: strings.TrimPrefix(f[2], "-"), New: f[3]}
 }

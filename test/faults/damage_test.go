@@ -198,8 +198,8 @@ func (w worn) trial(t *testing.T, path string) {
 	if st := p.Informer.Status(); st.Err != nil || st.Phase != warmwatch.PhaseLive {
 		t.Errorf("status %+v", st)
 	}
-	if told := durable.Take(); len(told) == 0 || told[len(told)-1] != fmt.Sprintf("delete ns/o000@%d", f.RV) {
-		t.Errorf("the durable handler's last notifications: %q", told[max(0, len(told)-3):])
+	if got := durable.Take(); len(got) == 0 || got[len(got)-1] != fmt.Sprintf("delete ns/o000@%d", f.RV) {
+		t.Errorf("the durable handler's last notifications: %q", got[max(0, len(got)-3):])
 	}
 	p.Stop()
 

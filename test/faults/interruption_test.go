@@ -120,7 +120,7 @@ func TestAnInterruptedListIsNotServedAnInterruptedRelistIs(t *testing.T) {
 }
 
 // TestAnInterruptedInitialListThatBeginsAgainTellsOfWhatIsReplacedMeanwhile: a durable handler
-// was told of an object before the crash, and the deletion of that object comes behind the
+// was notified of an object before the crash, and the deletion of that object comes behind the
 // undelivered deltas and before the list reads its successor.
 func TestAnInterruptedInitialListThatBeginsAgainTellsOfWhatIsReplacedMeanwhile(t *testing.T) {
 	bubble.Run(t, func(t *testing.T) {

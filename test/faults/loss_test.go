@@ -67,9 +67,9 @@ func TestWhatTheFileLostIsDeletedFromMemoryToo(t *testing.T) {
 				if _, exists, err := p.Informer.GetStore().GetByKey("ns/c"); exists || err != nil {
 					t.Errorf("it is still there, %v", err)
 				}
-				told := slices.DeleteFunc(r.Take(), func(event string) bool { return !strings.Contains(event, "ns/c") })
-				if len(told) != 1 || told[0] != "delete ns/c@4" && told[0] != "lost ns/c@3" {
-					t.Errorf("told %q", told)
+				got := slices.DeleteFunc(r.Take(), func(event string) bool { return !strings.Contains(event, "ns/c") })
+				if len(got) != 1 || got[0] != "delete ns/c@4" && got[0] != "lost ns/c@3" {
+					t.Errorf("delivered %q", got)
 				}
 			})
 		})
@@ -201,7 +201,7 @@ func TestAnEventThatCouldNotBeAppliedIsTriedAgainByTheNextProcess(t *testing.T) 
 				t.Fatal(err)
 			}
 			r, _ := recorder.Add(t, p.Informer)
-			f.SetDown(source.ErrUnreachable) // The handler is told of what is there first.
+			f.SetDown(source.ErrUnreachable) // The handler is notified of what is there first.
 			p.Run()
 			bubble.Settle()
 			f.SetDown(nil)

@@ -20,7 +20,7 @@ import (
 	"github.com/warmwatch/warmwatch/internal/testsupport/source"
 )
 
-// panicsAt is the program whose durable handler d panics when it is told of an event, after
+// panicsAt is the program whose durable handler d panics when it is notified of an event, after
 // changes to three objects: "put b" or "remove b".
 func panicsAt(event string, maxPanics int, changes []string) error {
 	f := source.Of()
@@ -66,7 +66,7 @@ func panicking(t *testing.T, processes, maxPanics int, path, event string, chang
 	}
 }
 
-// delivered runs a process in which the durable handler does not panic, expects what it is told and how many
+// delivered runs a process in which the durable handler does not panic, expects what it gets and how many
 // notifications are skipped, and then that b is an object as any other.
 func delivered(t *testing.T, path string, maxPanics int, changes, want []string, skipped int64) {
 	t.Helper()
@@ -86,7 +86,7 @@ func delivered(t *testing.T, path string, maxPanics int, changes, want []string,
 		f.Put(source.ConfigMap("b", "new"))
 		bubble.Settle()
 		if got := d.Take(); len(got) != 1 || !strings.Contains(got[0], "ns/b") {
-			t.Errorf("then it is told %q", got)
+			t.Errorf("then it gets %q", got)
 		}
 	})
 }

@@ -23,7 +23,7 @@ import (
 	"github.com/warmwatch/warmwatch/internal/testsupport/source"
 )
 
-// TestDamagedDeltasAreLoggedOnce for each handler that is told everything again.
+// TestDamagedDeltasAreLoggedOnce for each handler that gets everything again.
 func TestDamagedDeltasAreLoggedOnce(t *testing.T) {
 	bubble.Run(t, func(t *testing.T) {
 		f, path := source.New(t, source.ConfigMap("a")), testsupport.Path(t)
@@ -46,11 +46,11 @@ func TestDamagedDeltasAreLoggedOnce(t *testing.T) {
 		d = process.AddDurable(t, p, "d")
 		p.Run()
 		bubble.Settle()
-		if told := d.Take(); len(told) != 51 {
-			t.Errorf("told %q, expected all objects", told)
+		if got := d.Take(); len(got) != 51 {
+			t.Errorf("delivered %q, expected all objects", got)
 		}
 		if len(lines()) != 2 {
-			t.Errorf("logged %q, expected that one cannot be read, and that a handler is told everything", lines())
+			t.Errorf("logged %q, expected that one cannot be read, and that a handler gets everything", lines())
 		}
 	})
 }
@@ -270,8 +270,8 @@ func TestABadCheckpointOrCursorMeansARelist(t *testing.T) {
 				}
 				f.Put(source.ConfigMap("c", "z"))
 				bubble.Settle()
-				if told := d.Take(); len(told) == 0 || told[len(told)-1] != "add ns/c@5" {
-					t.Errorf("the durable handler was told %q", told)
+				if got := d.Take(); len(got) == 0 || got[len(got)-1] != "add ns/c@5" {
+					t.Errorf("the durable handler got %q", got)
 				}
 			})
 		})

@@ -207,13 +207,13 @@ func TestThePhaseUntilTheServerAnswers(t *testing.T) {
 	}
 }
 
-// TestAStatusSaysWhoIsStillToldOfTheInitialList: its objects are not counted as undelivered.
-func TestAStatusSaysWhoIsStillToldOfTheInitialList(t *testing.T) {
+// TestAStatusSaysWhoStillGetsTheInitialList: its objects are not counted as undelivered.
+func TestAStatusSaysWhoStillGetsTheInitialList(t *testing.T) {
 	bubble.Run(t, func(t *testing.T) {
 		f := source.New(t, source.ConfigMap("a"), source.ConfigMap("b"))
 		path := process.Filled(t, f, nil)
 		next := make(chan struct{})
-		told := func(p *process.Process, hang bool, want ...warmwatch.HandlerStatus) {
+		expectHandlers := func(p *process.Process, hang bool, want ...warmwatch.HandlerStatus) {
 			t.Helper()
 			got := p.Informer.Status().Handlers
 			for i := range got {
@@ -235,26 +235,26 @@ func TestAStatusSaysWhoIsStillToldOfTheInitialList(t *testing.T) {
 			t.Fatal(err)
 		}
 		plain := fmt.Sprintf("%T", hangs)
-		told(p, false, warmwatch.HandlerStatus{Name: plain, InitialList: true}, warmwatch.HandlerStatus{Name: "d", Durable: true, InitialList: true})
+		expectHandlers(p, false, warmwatch.HandlerStatus{Name: plain, InitialList: true}, warmwatch.HandlerStatus{Name: "d", Durable: true, InitialList: true})
 		p.Run()
 		bubble.Settle()
-		told(p, true, warmwatch.HandlerStatus{Name: plain, InitialList: true, Callback: "ns/a"}, warmwatch.HandlerStatus{Name: "d", Durable: true, InitialList: true, Callback: "ns/a"})
+		expectHandlers(p, true, warmwatch.HandlerStatus{Name: plain, InitialList: true, Callback: "ns/a"}, warmwatch.HandlerStatus{Name: "d", Durable: true, InitialList: true, Callback: "ns/a"})
 		for range 4 { // The last objects of their lists.
 			next <- struct{}{}
 		}
 		f.Put(source.ConfigMap("c"))
 		bubble.Settle()
-		told(p, true, warmwatch.HandlerStatus{Name: plain, Undelivered: 1, Callback: "ns/c"}, warmwatch.HandlerStatus{Name: "d", Durable: true, Undelivered: 1, Callback: "ns/c"})
+		expectHandlers(p, true, warmwatch.HandlerStatus{Name: plain, Undelivered: 1, Callback: "ns/c"}, warmwatch.HandlerStatus{Name: "d", Durable: true, Undelivered: 1, Callback: "ns/c"})
 		close(next)
 		bubble.Settle()
-		told(p, false, warmwatch.HandlerStatus{Name: plain}, warmwatch.HandlerStatus{Name: "d", Durable: true})
+		expectHandlers(p, false, warmwatch.HandlerStatus{Name: plain}, warmwatch.HandlerStatus{Name: "d", Durable: true})
 		p.Stop()
 
 		p = process.Launch(t, path, f, nil)
 		process.AddDurable(t, p, "d") // It goes on where it stopped.
 		p.Run()
 		bubble.Settle()
-		told(p, false, warmwatch.HandlerStatus{Name: "d", Durable: true})
+		expectHandlers(p, false, warmwatch.HandlerStatus{Name: "d", Durable: true})
 	})
 }
 
@@ -351,7 +351,7 @@ func TestAnInformerHasOneNameInTheLog(t *testing.T) {
 			}
 		}
 		if len(lines) == 0 {
-			t.Error("client-go has told of no error")
+			t.Error("client-go has reported no error")
 		}
 	})
 }

@@ -60,10 +60,10 @@ func TestAnotherClusterIsNotBelieved(t *testing.T) {
 		}
 	}
 	for _, c := range []struct {
-		name   string
-		second process.Setup
-		told   []string
-		relist int
+		name      string
+		second    process.Setup
+		delivered []string
+		relist    int
 	}{
 		{"the same cluster", cluster("one", nil), []string{"add ns/a@1 initial", "add ns/b@2 initial", "update ns/a@1→3"}, 0},
 		{"another cluster", cluster("two", nil), []string{"add ns/a@1 initial", "add ns/b@2 initial", "lost ns/b@2", "update ns/a@1→1"}, 1},
@@ -90,7 +90,7 @@ func TestAnotherClusterIsNotBelieved(t *testing.T) {
 				bubble.Settle()
 				got := r.Take()
 				slices.Sort(got[min(2, len(got)):])
-				if diff := gocmp.Diff(c.told, got); diff != "" {
+				if diff := gocmp.Diff(c.delivered, got); diff != "" {
 					t.Errorf("unexpected notifications (-want +got):\n%s", diff)
 				}
 				process.ExpectStore(t, p.Informer, other)

@@ -80,12 +80,12 @@ func TestADurableHandlerGoesOnExactlyWhereItStopped(t *testing.T) {
 	})
 }
 
-func TestADurableHandlerIsToldOnlyOfWhatIsInTheFile(t *testing.T) { // D2
+func TestADurableHandlerGetsOnlyWhatIsInTheFile(t *testing.T) { // D2
 	bubble.Run(t, func(t *testing.T) {
 		f := source.New(t, source.ConfigMap("a"), source.ConfigMap("b"))
 		p := process.Launch(t, testsupport.Path(t), f, func(o *warmwatch.Options, _ *warmwatch.InformerOptions) { o.CommitInterval = time.Hour })
-		told, goOn := make(chan string), make(chan struct{})
-		d := &recorder.Recorder{During: func(event string) { told <- event; <-goOn }}
+		delivered, goOn := make(chan string), make(chan struct{})
+		d := &recorder.Recorder{During: func(event string) { delivered <- event; <-goOn }}
 		if _, err := p.Informer.AddDurableEventHandler("d", d, warmwatch.DurableOptions{}); err != nil {
 			t.Fatal(err)
 		}
@@ -93,17 +93,17 @@ func TestADurableHandlerIsToldOnlyOfWhatIsInTheFile(t *testing.T) { // D2
 		down := source.New(t)
 		down.SetDown(source.ErrUnreachable)
 		// check crashes during a callback. The next handler on the file must be
-		// told of the same delta.
+		// notified of the same delta.
 		check := func() {
 			t.Helper()
-			event := <-told
+			event := <-delivered
 			synctest.Wait() // The committer is idle.
 			q := process.Launch(t, p.Crash(), down, nil)
 			again := process.AddDurable(t, q, "d")
 			q.Run()
 			bubble.Settle()
 			if got := again.Take(); !slices.Contains(got, event) {
-				t.Errorf("told of %q, after a crash of %q", event, got)
+				t.Errorf("notified of %q, after a crash of %q", event, got)
 			}
 			q.Stop()
 			goOn <- struct{}{}
@@ -140,7 +140,7 @@ func TestAPlainHandlerHearsAtOnceADurableOneWithinDurableDelay(t *testing.T) {
 	})
 }
 
-func TestWhatADurableHandlerHadNotFinishedIsToldAgainAfterACrash(t *testing.T) {
+func TestWhatADurableHandlerHadNotFinishedIsDeliveredAgainAfterACrash(t *testing.T) {
 	bubble.Run(t, func(t *testing.T) {
 		f := source.New(t, source.ConfigMap("a"), source.ConfigMap("b"))
 		p := process.Launch(t, testsupport.Path(t), f, nil)
@@ -181,7 +181,7 @@ func TestWhatADurableHandlerHadNotFinishedIsToldAgainAfterACrash(t *testing.T) {
 	})
 }
 
-func TestStoppingKeepsWhatADurableHandlerWasNotToldOf(t *testing.T) {
+func TestStoppingKeepsWhatADurableHandlerDidNotGet(t *testing.T) {
 	bubble.Run(t, func(t *testing.T) {
 		f := source.New(t, source.ConfigMap("a"))
 		path := testsupport.Path(t)
@@ -227,7 +227,7 @@ func TestLateDurableHandlersLeaveNoGapAndNoRepeat(t *testing.T) {
 	})
 }
 
-func TestDeletionsWhileTheProcessWasDownAreTold(t *testing.T) { // D2
+func TestDeletionsWhileTheProcessWasDownAreDelivered(t *testing.T) { // D2
 	for name, history := range map[string]bool{"by the resumed watch": true, "by the relist": false} {
 		t.Run(name, func(t *testing.T) {
 			bubble.Run(t, func(t *testing.T) {
@@ -288,7 +288,7 @@ func TestADurableHandlerHearsOfWhatComesIntoAnEmptyStoreThatIsNotServed(t *testi
 	}
 }
 
-// TestWhatWaitsForADurableHandlerIsOfAnotherTransform: it is told of no object that the function of
+// TestWhatWaitsForADurableHandlerIsOfAnotherTransform: it is notified of no object that the function of
 // another TransformVersion has made, but as the last state of one that was deleted.
 func TestWhatWaitsForADurableHandlerIsOfAnotherTransform(t *testing.T) {
 	for name, c := range map[string]struct{ another, damaged bool }{
@@ -334,7 +334,7 @@ func TestWhatWaitsForADurableHandlerIsOfAnotherTransform(t *testing.T) {
 				ofTheOther := cache.ResourceEventHandlerDetailedFuncs{DeleteFunc: r.OnDelete}
 				ofTheOther.AddFunc = func(obj any, initial bool) {
 					if by := obj.(*corev1.ConfigMap).Data["by"]; by != "2" {
-						t.Errorf("told of %s by transform %s", source.Version(obj), by)
+						t.Errorf("notified of %s by transform %s", source.Version(obj), by)
 					}
 					r.OnAdd(obj, initial)
 				}

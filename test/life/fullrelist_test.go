@@ -31,7 +31,7 @@ func takeFullLists(f *source.Source) (n int) {
 	return n
 }
 
-// TestAFullRelistFindsWhatTheServerHasLost from its watch, and handlers are told of just that (A5).
+// TestAFullRelistFindsWhatTheServerHasLost from its watch, and handlers are notified of just that (A5).
 func TestAFullRelistFindsWhatTheServerHasLost(t *testing.T) {
 	relist := func(relist func(*process.Process) func(context.Context) error) func(*testing.T, *process.Process, *source.Source) {
 		return func(t *testing.T, p *process.Process, _ *source.Source) {

@@ -78,7 +78,7 @@ func TestTheLogAndTheStatusNameWhatDoesNotReturn(t *testing.T) {
 // hangs is how long a callback runs before it is logged.
 const hangs = time.Minute
 
-// TestWaitForHandlerSync waits for each handler that was not told of all objects, unless it is removed.
+// TestWaitForHandlerSync waits for each handler that was not notified of all objects, unless it is removed.
 func TestWaitForHandlerSync(t *testing.T) {
 	bubble.Run(t, func(t *testing.T) {
 		f := source.New(t, source.ConfigMap("a"))

@@ -230,7 +230,7 @@ func TestAWatchCacheThatLagsIsNoOtherHistory(t *testing.T) {
 			return nil, newest
 		}
 	}
-	t.Run("handlers are not told that what the transform refuses is gone", func(t *testing.T) {
+	t.Run("handlers are not notified that what the transform refuses is gone", func(t *testing.T) {
 		bubble.Run(t, func(t *testing.T) {
 			f := source.New(t, source.ConfigMap("a"), source.ConfigMap("b"))
 			p := process.Launch(t, testsupport.Path(t), f, nil)

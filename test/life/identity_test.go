@@ -46,7 +46,7 @@ func TestTheFormOfTheObjectIsPartOfTheIdentity(t *testing.T) {
 			stop := bubble.Start(t, informer)
 			defer stop()
 			if got := r.Take(); len(got) != 1 {
-				t.Errorf("%T: told %q", example, got)
+				t.Errorf("%T: delivered %q", example, got)
 			}
 			process.ExpectStore(t, informer, f)
 		}

@@ -28,7 +28,7 @@ func TestACrashBeforeTheInitialListIsDoneBeginsItAgain(t *testing.T) {
 		}
 		p.Run()
 		bubble.Settle()
-		f.Remove("a") // It was told of that one.
+		f.Remove("a") // It was notified of that one.
 		bubble.Settle()
 		crashed := p.Crash()
 		q := process.Launch(t, crashed, f, nil)
@@ -42,7 +42,7 @@ func TestACrashBeforeTheInitialListIsDoneBeginsItAgain(t *testing.T) {
 }
 
 // goingBack returns the events that tell an older version than one before, or the same one
-// again, since the handler was last told of the whole list.
+// again, since the handler was last notified of the whole list.
 func goingBack(events []string) (bad []string) {
 	known := map[string]int{}
 	for _, e := range events {

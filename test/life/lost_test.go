@@ -59,9 +59,9 @@ func addKnowing(b *recorder.Belief, t *testing.T, p *process.Process, made map[s
 	}
 }
 
-// TestWhoSaysWhatHeKnowsIsToldTheTruthWhateverIsDamaged (D3, D4): each value of each bucket in turn is damaged, or
+// TestWhoSaysWhatHeKnowsGetsTheTruthWhateverIsDamaged (D3, D4): each value of each bucket in turn is damaged, or
 // vanishes, while deltas and work wait. What does not concern a handler costs it nothing.
-func TestWhoSaysWhatHeKnowsIsToldTheTruthWhateverIsDamaged(t *testing.T) {
+func TestWhoSaysWhatHeKnowsGetsTheTruthWhateverIsDamaged(t *testing.T) {
 	flip := func(b *bolt.Bucket, k []byte) error {
 		v := slices.Clone(b.Get(k))
 		v[len(v)/2] ^= 1
@@ -99,7 +99,7 @@ func whoSaysWhatHeKnows(t *testing.T, damage func(*bolt.Bucket, []byte) error, n
 	bubble.Settle()
 	b.Expect(t, f)
 	hang := make(chan struct{})
-	b.Mu.Lock() // What comes is told and reconciled only by the next process.
+	b.Mu.Lock() // What comes is delivered and reconciled only by the next process.
 	b.Hang = hang
 	b.Mu.Unlock()
 	for i := range 3 {

@@ -55,11 +55,11 @@ func TestNothingIsSkippedForAReconciler(t *testing.T) {
 	path := testsupport.Path(t)
 	for i, change := range []string{"", "", "remove b", "remove b"} {
 		want := "poison: ns/b@2"
-		if change != "" { // With the last known object, if the handler was told of the deletion before.
+		if change != "" { // With the last known object, if the handler was notified of the deletion before.
 			want = "poison: ns/b is gone"
 		}
 		out := ""
-		for try := 0; !strings.Contains(out, want); try++ { // It may die before the reconciler is told of the deletion.
+		for try := 0; !strings.Contains(out, want); try++ { // It may die before the reconciler is notified of the deletion.
 			if try == 20 {
 				t.Fatalf("process %d did not die of %q:\n%s", i, want, out)
 			}

@@ -214,7 +214,7 @@ func TestALargeRelistIsStagedInTheFile(t *testing.T) {
 }
 
 // TestWhatTwoTransformsHaveMadeIsNotServed: a process whose TransformVersion is new crashes while it
-// applies its relist, and the program goes back to the old one. Nor is a durable handler told of it.
+// applies its relist, and the program goes back to the old one. Nor is a durable handler notified of it.
 func TestWhatTwoTransformsHaveMadeIsNotServed(t *testing.T) {
 	bubble.Run(t, func(t *testing.T) {
 		const objects = 1600 // Of which 500 are applied at once.
@@ -243,8 +243,8 @@ func TestWhatTwoTransformsHaveMadeIsNotServed(t *testing.T) {
 			}
 			return p
 		}
-		toldBy := map[string]int{}
-		handler := cache.ResourceEventHandlerFuncs{AddFunc: func(obj any) { toldBy[obj.(*corev1.ConfigMap).Data["by"]]++ }}
+		addedBy := map[string]int{}
+		handler := cache.ResourceEventHandlerFuncs{AddFunc: func(obj any) { addedBy[obj.(*corev1.ConfigMap).Data["by"]]++ }}
 		handler.UpdateFunc = func(_, obj any) { handler.AddFunc(obj) }
 		launchByOld := func(path string) *process.Process {
 			p := launchBy(path, "1")
@@ -278,8 +278,8 @@ func TestWhatTwoTransformsHaveMadeIsNotServed(t *testing.T) {
 			f.SetDown(nil)
 			bubble.Settle()
 		}
-		if toldBy["2"] > 0 || toldBy["1"] != 2*objects {
-			t.Errorf("told of so many objects, by the version that has made them: %v", toldBy)
+		if addedBy["2"] > 0 || addedBy["1"] != 2*objects {
+			t.Errorf("notified of so many objects, by the version that has made them: %v", addedBy)
 		}
 	})
 }
@@ -423,7 +423,7 @@ func TestADeletionIsFoundThoughTheVersionsHaveNoCommonOrder(t *testing.T) {
 	})
 }
 
-// TestAListWithoutObjectsIsLogged with how many there were: handlers are told that all of them are gone.
+// TestAListWithoutObjectsIsLogged with how many there were: handlers are notified that all of them are gone.
 func TestAListWithoutObjectsIsLogged(t *testing.T) {
 	bubble.Run(t, func(t *testing.T) {
 		logger, logged := testsupport.LoggerOf("no objects any more")

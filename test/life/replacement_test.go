@@ -59,7 +59,7 @@ func TestAReplacedObjectIsADeletionAndAnAdditionForADurableHandler(t *testing.T)
 }
 
 // TestAnObjectThatCannotBeReadMayHaveBeenReplaced: its record has a flipped bit. A durable handler that
-// was told of it must be told of its deletion, and nobody knows whether there was one.
+// was notified of it must be notified of its deletion, and nobody knows whether there was one.
 func TestAnObjectThatCannotBeReadMayHaveBeenReplaced(t *testing.T) { // D2
 	bubble.Run(t, func(t *testing.T) {
 		f := source.New(t, source.ConfigMap("a"), source.ConfigMap("b"))
@@ -84,7 +84,7 @@ func TestAnObjectThatCannotBeReadMayHaveBeenReplaced(t *testing.T) { // D2
 }
 
 // A replacement is a relist that replaces object a, and waits in the batch with the new object. The
-// durable handler early was told of the old one. It is in real time, because the index function
+// durable handler early was notified of the old one. It is in real time, because the index function
 // that waits holds locks.
 type replacement struct {
 	*process.Process
@@ -132,7 +132,7 @@ func sourceBeforeReplacement(t *testing.T) *source.Source {
 	return source.New(t, source.ConfigMap("a", "old"), source.ConfigMap("b", "stays"))
 }
 
-// TestADurableHandlerThatComesWhileAReplacementIsApplied is told of the old object by its
+// TestADurableHandlerThatComesWhileAReplacementIsApplied gets the old object in its
 // initial list, and of its deletion as the others are.
 func TestADurableHandlerThatComesWhileAReplacementIsApplied(t *testing.T) {
 	r := replace(t)
@@ -143,7 +143,7 @@ func TestADurableHandlerThatComesWhileAReplacementIsApplied(t *testing.T) {
 	late.Await(t, "lost ns/a@1", "add ns/a@4")
 }
 
-// TestADurableHandlerWhoseNextOneHearsOfTheReplacement was told the old object by its initial
+// TestADurableHandlerWhoseNextOneHearsOfTheReplacement got the old object in its initial
 // list, while the replacement was applied.
 func TestADurableHandlerWhoseNextOneHearsOfTheReplacement(t *testing.T) { // D2
 	r := replace(t)
@@ -168,7 +168,7 @@ func TestADurableHandlerWhoseNextOneHearsOfTheReplacement(t *testing.T) { // D2
 	late.Await(t, "lost ns/a@1", "add ns/a@4")
 }
 
-// TestAnInitialListThatACrashInterruptsWhileAReplacementIsApplied has told of the old object.
+// TestAnInitialListThatACrashInterruptsWhileAReplacementIsApplied has delivered the old object.
 func TestAnInitialListThatACrashInterruptsWhileAReplacementIsApplied(t *testing.T) { // D2
 	r := replace(t)
 	hangs, hang := make(chan struct{}), make(chan struct{})

@@ -322,25 +322,25 @@ func TestACheckpointThatDoesNotMatchIsNotResumed(t *testing.T) {
 		pause         time.Duration
 		requests      []string
 		served        bool
-		told          []string
+		delivered     []string
 	}{
 		{
 			name:     "it is the same",
 			requests: []string{"LIST limit=1", "WATCH rv=3"},
-			served:   true, told: append(slices.Clone(initial), "add ns/d@4"),
+			served:   true, delivered: append(slices.Clone(initial), "add ns/d@4"),
 		},
 		{
 			name:     "the server has not vouched for it for long",
 			second:   every(-1),
 			pause:    1000 * time.Hour,
 			requests: []string{"LIST limit=1", "WATCH rv=3"},
-			served:   true, told: append(slices.Clone(initial), "add ns/d@4"),
+			served:   true, delivered: append(slices.Clone(initial), "add ns/d@4"),
 		},
 		{
 			name:     "the resource is never resumed",
 			second:   func(_ *warmwatch.Options, o *warmwatch.InformerOptions) { o.NeverResume = true },
 			requests: []string{"LIST rv=3", "WATCH rv=4"},
-			served:   true, told: append(slices.Clone(initial), "add ns/d@4"),
+			served:   true, delivered: append(slices.Clone(initial), "add ns/d@4"),
 		},
 		{
 			name:   "another transform",
@@ -350,14 +350,14 @@ func TestACheckpointThatDoesNotMatchIsNotResumed(t *testing.T) {
 					t.Fatal(err)
 				}
 			},
-			requests: []string{"LIST rv=3", "WATCH rv=4"},
-			told:     append(slices.Clone(initial), "add ns/d@4 initial"),
+			requests:  []string{"LIST rv=3", "WATCH rv=4"},
+			delivered: append(slices.Clone(initial), "add ns/d@4 initial"),
 		},
 		{
-			name:     "another namespace is another informer",
-			second:   func(_ *warmwatch.Options, o *warmwatch.InformerOptions) { o.Namespace = "ns" },
-			requests: []string{"LIST rv=0 limit=500", "WATCH rv=4"},
-			told:     append(slices.Clone(initial), "add ns/d@4 initial"),
+			name:      "another namespace is another informer",
+			second:    func(_ *warmwatch.Options, o *warmwatch.InformerOptions) { o.Namespace = "ns" },
+			requests:  []string{"LIST rv=0 limit=500", "WATCH rv=4"},
+			delivered: append(slices.Clone(initial), "add ns/d@4 initial"),
 		},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -380,7 +380,7 @@ func TestACheckpointThatDoesNotMatchIsNotResumed(t *testing.T) {
 				close(f.Hold)
 				bubble.Settle()
 				p.ExpectRequests(f, c.requests...)
-				r.Expect(t, c.told...)
+				r.Expect(t, c.delivered...)
 				process.ExpectStore(t, p.Informer, f)
 			})
 		})

@@ -74,8 +74,8 @@ type remains struct {
 
 // inspect checks the invariants of the file itself: it holds the state of the
 // server at the version it says (A1, A2), and all that the durable handler was
-// told of (D2).
-func (m *model) inspect(path string, told int) (left remains) {
+// notified of (D2).
+func (m *model) inspect(path string, delivered int) (left remains) {
 	t := m.t
 	db, err := persist.Open(t.Context(), path, persist.Options{Logger: &testsupport.Quiet})
 	if err != nil {
@@ -120,7 +120,7 @@ func (m *model) inspect(path string, told int) (left remains) {
 		}
 	}
 	if r.State == checkpoint.StateComplete && (len(unreadable) == 0 || !m.damaged) {
-		m.checkComplete(l, ix, left, told)
+		m.checkComplete(l, ix, left, delivered)
 	}
 	if len(unreadable) == 0 {
 		m.damaged = false
@@ -129,7 +129,7 @@ func (m *model) inspect(path string, told int) (left remains) {
 }
 
 // checkComplete compares a complete store with the server at its version.
-func (m *model) checkComplete(l *life, ix *indexer.Indexer, left remains, told int) {
+func (m *model) checkComplete(l *life, ix *indexer.Indexer, left remains, delivered int) {
 	want := map[string]string{}
 	for key, obj := range m.server.ObjectsAt(left.rv) {
 		want[key] = obj.GetResourceVersion()
@@ -143,8 +143,8 @@ func (m *model) checkComplete(l *life, ix *indexer.Indexer, left remains, told i
 	if ix.IndexErr() == nil { // Else the entries were being made, and will be again.
 		l.checkIndex(ix)
 	}
-	if told > left.rv {
-		m.t.Errorf("D2: the durable handler was told of version %d, the file has %d", told, left.rv)
+	if delivered > left.rv {
+		m.t.Errorf("D2: the durable handler was notified of version %d, the file has %d", delivered, left.rv)
 	}
 }
 

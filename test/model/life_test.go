@@ -155,11 +155,11 @@ type modelCrash struct {
 	to   string
 	done chan struct{}
 
-	mu       sync.Mutex
-	armed    bool
-	skip     int    // So many commits come before: a relist, for example, is several.
-	inCommit func() // Not nil: copy after them.
-	told     int    // Newest version told to a durable handler by then.
+	mu        sync.Mutex
+	armed     bool
+	skip      int    // So many commits come before: a relist, for example, is several.
+	inCommit  func() // Not nil: copy after them.
+	delivered int    // Newest version delivered to a durable handler by then.
 }
 
 // prepareCrash is called before the process has an informer.
@@ -238,18 +238,18 @@ func (c *modelCrash) armAfter(commits int) {
 	c.armed, c.skip = true, commits
 	c.inCommit = func() {
 		defer close(c.done)
-		told, unlock := c.l.die()
+		delivered, unlock := c.l.die()
 		defer unlock()
 		testsupport.CopyFile(c.l.m.t, c.l.m.path, c.to)
 		c.mu.Lock()
 		defer c.mu.Unlock()
-		c.told = told
+		c.delivered = delivered
 	}
 }
 
 // die has all that follows not happen. Until unlock is called nothing returns, so that nothing is acknowledged that did
 // not happen.
-func (l *life) die() (told int, unlock func()) {
+func (l *life) die() (delivered int, unlock func()) {
 	durable, unlockDurable := l.durable.Die()
 	late, unlockLate := l.late.Die()
 	_, unlockPlain := l.plain.Die()

@@ -210,7 +210,7 @@ func (m *model) disturb(l *life) {
 	}
 }
 
-// quiet waits until everything has been told, and compares (A5, D2).
+// quiet waits until everything was delivered, and compares (A5, D2).
 func (m *model) quiet(l *life) {
 	l.addLate()
 	l.durable.SetSlow(nil)
@@ -302,7 +302,7 @@ func (m *model) afterwards(l *life, path string) {
 		}
 	}
 	m.stats.Crashes++
-	left := m.inspect(m.path, l.crash.told)
+	left := m.inspect(m.path, l.crash.delivered)
 	m.t.Logf("the file is at version %d", left.rv)
 	m.checkTypes(left)
 	for _, b := range []*believer.Believer{m.durable, m.late, m.plain} {

@@ -28,7 +28,7 @@ var (
 )
 
 // TestNamesThatChangeHands: durable handlers and reconcilers come, go, are refused and forgotten under the same two
-// names, while objects change, and processes end and crash. Each is told of, or reconciles, what it is owed (D2, D4),
+// names, while objects change, and processes end and crash. Each gets, or reconciles, what it must (D2, D4),
 // and no name comes back.
 //
 // Replay a failure with -run TestNamesThatChangeHands -names.seed N -names.lives 1.
@@ -57,7 +57,7 @@ func TestNamesThatChangeHands(t *testing.T) {
 	}
 }
 
-// namesModel is what the users of two names are owed.
+// namesModel is what the users of two names must get.
 type namesModel struct {
 	t    *testing.T
 	f    *source.Source
@@ -80,14 +80,14 @@ type name struct {
 	registration cache.ResourceEventHandlerRegistration // Nil: nobody has it.
 	used         bool                                   // Somebody had it, and it was not forgotten.
 
-	told map[types.UID]int64 // What handlers were told of and not of its deletion, with the version.
+	delivered map[types.UID]int64 // What handlers got without its deletion, with the version.
 
 	reconciled map[string]int64    // The versions that reconcilers have seen, 0 of what was gone.
 	found      map[types.UID]int64 // What they have found, and not the deletion of.
 }
 
 func newName() *name {
-	return &name{told: map[types.UID]int64{}, reconciled: map[string]int64{}, found: map[types.UID]int64{}}
+	return &name{delivered: map[types.UID]int64{}, reconciled: map[string]int64{}, found: map[types.UID]int64{}}
 }
 
 func newNamesModel(t *testing.T, seed uint64) *namesModel {
@@ -173,9 +173,9 @@ func (h namesHandler) hear(obj any, deleted bool) {
 		return // It has crashed.
 	}
 	if deleted {
-		delete(h.of.told, source.Meta(obj).GetUID())
+		delete(h.of.delivered, source.Meta(obj).GetUID())
 	} else {
-		h.of.told[source.Meta(obj).GetUID()] = source.VersionNumber(obj)
+		h.of.delivered[source.Meta(obj).GetUID()] = source.VersionNumber(obj)
 	}
 }
 
@@ -274,7 +274,7 @@ func (m *namesModel) step(mayRestart bool) {
 		}
 	case what < 14 && x.registration == nil:
 		add(n)
-	case what < 17 && x.registration != nil && running: // One that goes before it was told anything leaves what was.
+	case what < 17 && x.registration != nil && running: // One that goes before it got anything leaves what was.
 		m.note("remove", n)
 		process.Remove(m.t, m.p, x.registration)
 		x.registration = nil
@@ -292,7 +292,7 @@ func (m *namesModel) step(mayRestart bool) {
 
 // restart ends the process, which may crash, and begins another one.
 func (m *namesModel) restart() {
-	bubble.Advance(3 * time.Second) // What the names are owed is in the file.
+	bubble.Advance(3 * time.Second) // What the names must get is in the file.
 	old := m.p
 	if crashes := m.intn(3) == 0; crashes {
 		m.note("crash")
@@ -318,7 +318,7 @@ func (m *namesModel) restart() {
 	m.p.Run()
 }
 
-// check compares what was told and reconciled with what is owed, once all is quiet.
+// check compares what was delivered and reconciled with what had to be, once all is quiet.
 func (m *namesModel) check() {
 	m.setCalm(true)
 	defer m.setCalm(false)
@@ -360,14 +360,14 @@ func (m *namesModel) check() {
 func (m *namesModel) checkHandler(n string, x *name, uids map[types.UID]bool) {
 	m.f.With(func() {
 		for key, obj := range m.f.Objects {
-			if v := source.VersionNumber(obj); x.told[source.Meta(obj).GetUID()] != v {
-				m.t.Errorf("handler %s: %s is at %d, it was told of %d", n, key, v, x.told[source.Meta(obj).GetUID()])
+			if v := source.VersionNumber(obj); x.delivered[source.Meta(obj).GetUID()] != v {
+				m.t.Errorf("handler %s: %s is at %d, it was notified of %d", n, key, v, x.delivered[source.Meta(obj).GetUID()])
 			}
 		}
 	})
-	for uid, version := range x.told {
+	for uid, version := range x.delivered {
 		if !uids[uid] {
-			m.t.Errorf("handler %s: it was not told of the deletion of %s, told at %d", n, uid, version)
+			m.t.Errorf("handler %s: it was not notified of the deletion of %s, which it got at %d", n, uid, version)
 		}
 	}
 }

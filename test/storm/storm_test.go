@@ -265,7 +265,7 @@ func (l *stormLife) endure() (killed bool) {
 	return false
 }
 
-// quiet waits until everything has been told, and compares. What the schema has changed of an object at
+// quiet waits until everything was delivered, and compares. What the schema has changed of an object at
 // the same version may be found by a full relist only.
 func (l *stormLife) quiet() {
 	l.compare(false, 20*time.Minute)

@@ -25,8 +25,8 @@ type Believer struct {
 
 	mu       sync.Mutex
 	believed map[types.UID]Belief
-	last     map[string]lastTold // By key, if the last notification was not of a deletion.
-	newest   int                 // Greatest resourceVersion that any process has got.
+	last     map[string]lastState // By key, if the last notification was not of a deletion.
+	newest   int                  // Greatest resourceVersion that any process has got.
 	// poison is the key of the object on which the handlers panic.
 	poison   string
 	poisoned map[string]bool // All keys that it has been.
@@ -41,15 +41,15 @@ type Belief struct {
 	object *corev1.ConfigMap // As the handler got it last.
 }
 
-// lastTold is the last state of an object that a handler got.
-type lastTold struct {
+// lastState is the last state of an object that a handler got.
+type lastState struct {
 	uid types.UID
 	rv  int
 }
 
 // New returns what the handlers of a name believe: nothing. The handlers of the name "plain" are not durable.
 func New(t *testing.T, name string) *Believer {
-	return &Believer{t: t, Name: name, durable: name != "plain", believed: map[types.UID]Belief{}, poisoned: map[string]bool{}, last: map[string]lastTold{}}
+	return &Believer{t: t, Name: name, durable: name != "plain", believed: map[types.UID]Belief{}, poisoned: map[string]bool{}, last: map[string]lastState{}}
 }
 
 // Options configures the handler of one process.
@@ -124,11 +124,11 @@ func (h *Handler) note(obj any, exists bool) {
 		rv = h.version(cm, key, exists)
 	}
 	if !exists {
-		if lost { // Of any object of the name: what is told behind it is told anew.
-			maps.DeleteFunc(h.greatest, func(told string, _ int) bool { return strings.HasPrefix(told, key) })
+		if lost { // Of any object of the name: what comes behind it is delivered anew.
+			maps.DeleteFunc(h.greatest, func(k string, _ int) bool { return strings.HasPrefix(k, key) })
 		}
 		if _, known := h.believed[cm.UID]; !known && !h.durable && !h.o.Lossy {
-			h.t.Errorf("D1: %s handler was told of the deletion of %s with uid %s, which it did not know", h.Name, key, cm.UID)
+			h.t.Errorf("D1: %s handler was notified of the deletion of %s with uid %s, which it did not know", h.Name, key, cm.UID)
 		}
 		delete(h.last, key)
 		h.gone(cm.UID)
@@ -140,7 +140,7 @@ func (h *Handler) note(obj any, exists bool) {
 // believe notes an object that exists.
 func (h *Handler) believe(cm *corev1.ConfigMap, key string, rv int) {
 	if cm.Data["rv"] != cm.ResourceVersion {
-		h.t.Errorf("%s handler was told of a wrong object: %v", h.Name, cm)
+		h.t.Errorf("%s handler was notified of a wrong object: %v", h.Name, cm)
 	}
 	for uid, b := range h.believed {
 		switch {
@@ -148,7 +148,7 @@ func (h *Handler) believe(cm *corev1.ConfigMap, key string, rv int) {
 		case !h.durable, h.o.Lossy: // client-go's way.
 			delete(h.believed, uid)
 		case b.RV < rv && !h.poisoned[key]:
-			h.t.Errorf("D2: %s handler was told of %s with uid %s, and never of the deletion of uid %s", h.Name, key, cm.UID, uid)
+			h.t.Errorf("D2: %s handler was notified of %s with uid %s, and never of the deletion of uid %s", h.Name, key, cm.UID, uid)
 		}
 	}
 	b, known := h.believed[cm.UID]
@@ -159,10 +159,10 @@ func (h *Handler) believe(cm *corev1.ConfigMap, key string, rv int) {
 		b.RV, b.object = rv, cm
 	}
 	h.believed[cm.UID] = b
-	h.last[key] = lastTold{cm.UID, rv}
+	h.last[key] = lastState{cm.UID, rv}
 }
 
-// version checks the resourceVersion of an object that the handler is told of.
+// version checks the resourceVersion of an object that the handler is notified of.
 func (h *Handler) version(cm *corev1.ConfigMap, key string, exists bool) int {
 	rv, err := strconv.Atoi(cm.ResourceVersion)
 	if err != nil {
@@ -172,7 +172,7 @@ func (h *Handler) version(cm *corev1.ConfigMap, key string, exists bool) int {
 		key += string(cm.UID)
 	}
 	if rv < h.greatest[key] && (exists || !h.addedAgain) {
-		h.t.Errorf("D2: %s handler was told of %s, which exists: %v, at %d after %d", h.Name, key, exists, rv, h.greatest[key])
+		h.t.Errorf("D2: %s handler was notified of %s, which exists: %v, at %d after %d", h.Name, key, exists, rv, h.greatest[key])
 	}
 	if rv <= h.Believer.newest {
 		h.counts.Redelivered++
@@ -192,9 +192,9 @@ func (h *Handler) OnAdd(obj any, _ bool) { h.note(obj, true) }
 
 // OnUpdate implements cache.ResourceEventHandler.
 func (h *Handler) OnUpdate(old, obj any) {
-	// A watch tells of a deletion between them; a durable handler is told of it in any case.
+	// A watch reports a deletion between them; a durable handler gets it in any case.
 	if before, now := h.o.ConfigMap(old).UID, h.o.ConfigMap(obj).UID; h.durable && before != now {
-		h.t.Errorf("D2: %s handler was told that %s became %s, and not of the deletion", h.Name, before, now)
+		h.t.Errorf("D2: %s handler was notified that %s became %s, and not of the deletion", h.Name, before, now)
 	}
 	h.note(obj, true)
 }
@@ -202,7 +202,7 @@ func (h *Handler) OnUpdate(old, obj any) {
 // OnDelete implements cache.ResourceEventHandler.
 func (h *Handler) OnDelete(obj any) { h.note(obj, false) }
 
-// Forget is for plain handlers: those of the next process are told of everything anew.
+// Forget is for plain handlers: those of the next process are notified of everything anew.
 func (b *Believer) Forget() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -224,7 +224,7 @@ func (b *Believer) Known(context.Context) (keys []cache.ObjectName, err error) {
 	return keys, nil
 }
 
-// Compare compares with what there is, but for objects on which the handler has panicked: what it was told of them then
+// Compare compares with what there is, but for objects on which the handler has panicked: what it got of them
 // may be skipped.
 func (b *Believer) Compare(server map[string]Belief) string {
 	b.mu.Lock()
@@ -246,12 +246,12 @@ func (b *Believer) Compare(server map[string]Belief) string {
 	}
 	names := maps.Clone(b.last)
 	for key := range server {
-		names[key] = lastTold{}
+		names[key] = lastState{}
 	}
-	for key := range names { // What was told last decides, in whatever order the rest came.
-		told, there := b.last[key], server[key]
-		if !b.poisoned[key] && (told.uid != there.UID || told.rv != there.RV) {
-			return fmt.Sprintf("D2: the %s handler was told last that %s is %q at version %d, on the server it is %q at %d", b.Name, key, told.uid, told.rv, there.UID, there.RV)
+	for key := range names { // What was delivered last decides, in whatever order the rest came.
+		got, there := b.last[key], server[key]
+		if !b.poisoned[key] && (got.uid != there.UID || got.rv != there.RV) {
+			return fmt.Sprintf("D2: the %s handler got %s last as %q at version %d, on the server it is %q at %d", b.Name, key, got.uid, got.rv, there.UID, there.RV)
 		}
 	}
 	return ""
@@ -266,7 +266,7 @@ func (b *Believer) SetPoison(key string) {
 	}
 }
 
-// SetAddedAgain says that the name has got this handler once more, so that it may be told again of deletions.
+// SetAddedAgain says that the name has got this handler once more, so it may get deletions again.
 func (h *Handler) SetAddedAgain() {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -299,7 +299,7 @@ func (b *Believer) TakeCounts() Counts {
 	return counts
 }
 
-// Objects are the objects that are believed to exist, as they were told last.
+// Objects are the objects that are believed to exist, as they were delivered last.
 func (b *Believer) Objects() map[types.UID]*corev1.ConfigMap {
 	b.mu.Lock()
 	defer b.mu.Unlock()

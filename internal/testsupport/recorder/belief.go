@@ -12,23 +12,23 @@ import (
 	"github.com/warmwatch/warmwatch/internal/testsupport/source"
 )
 
-// Belief is a handler that keeps what it was told of, by key, over the lives of
+// Belief is a handler that keeps what it got, by key, over the lives of
 // processes. Tombstones must say which object they are of.
 type Belief struct {
 	t *testing.T
 
-	Mu      sync.Mutex
-	Objects map[string]string // Key to resourceVersion.
-	told    map[string]string // Key to the last resourceVersion told in this life (D2).
-	Events  []string
-	Hang    chan struct{} // Not nil: each call waits for it.
-	// Forgiving: an older version may be told again.
+	Mu        sync.Mutex
+	Objects   map[string]string // Key to resourceVersion.
+	delivered map[string]string // Key to the last resourceVersion delivered in this life (D2).
+	Events    []string
+	Hang      chan struct{} // Not nil: each call waits for it.
+	// Forgiving: an older version may be delivered again.
 	Forgiving bool
 }
 
-// NewBelief returns a handler that was told of nothing.
+// NewBelief returns a handler that was notified of nothing.
 func NewBelief(t *testing.T) *Belief {
-	return &Belief{t: t, Objects: map[string]string{}, told: map[string]string{}}
+	return &Belief{t: t, Objects: map[string]string{}, delivered: map[string]string{}}
 }
 
 func (b *Belief) note(what string, obj any, exists bool) {
@@ -54,10 +54,10 @@ func (b *Belief) note(what string, obj any, exists bool) {
 	}
 	key, rv := source.Key(obj), source.Meta(obj).GetResourceVersion()
 	b.Events = append(b.Events, what+" "+source.Version(obj))
-	if !b.Forgiving && (len(rv) < len(b.told[key]) || len(rv) == len(b.told[key]) && rv < b.told[key]) {
-		b.t.Errorf("D2: %s@%s after @%s", key, rv, b.told[key])
+	if !b.Forgiving && (len(rv) < len(b.delivered[key]) || len(rv) == len(b.delivered[key]) && rv < b.delivered[key]) {
+		b.t.Errorf("D2: %s@%s after @%s", key, rv, b.delivered[key])
 	}
-	b.told[key] = rv
+	b.delivered[key] = rv
 	if exists {
 		b.Objects[key] = rv
 	} else {

@@ -12,29 +12,29 @@ import (
 // before: an addition of what is there, an update of something else, a deletion
 // of what is not there.
 type Chain struct {
-	t    *testing.T
-	Name string
-	mu   sync.Mutex
-	told map[string]string // resourceVersion by key.
+	t         *testing.T
+	Name      string
+	mu        sync.Mutex
+	delivered map[string]string // resourceVersion by key.
 	// Forgiving: whatever comes is believed.
 	Forgiving bool
 	// IsNewName: it gets OnDelete for the deletions that are still stored (D3).
 	IsNewName bool
 }
 
-// NewChain returns a handler that was told of nothing.
+// NewChain returns a handler that was notified of nothing.
 func NewChain(t *testing.T, name string) *Chain {
-	return &Chain{t: t, Name: name, told: map[string]string{}}
+	return &Chain{t: t, Name: name, delivered: map[string]string{}}
 }
 
 func (c *Chain) move(what, key, before, after string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if told := c.told[key]; told != before && !c.Forgiving {
-		c.t.Errorf("handler %s: %s of %s, from version %q to %q, but it was told of %q", c.Name, what, key, before, after, told)
+	if delivered := c.delivered[key]; delivered != before && !c.Forgiving {
+		c.t.Errorf("handler %s: %s of %s, from version %q to %q, but it was notified of %q", c.Name, what, key, before, after, delivered)
 	}
-	if c.told[key] = after; after == "" {
-		delete(c.told, key)
+	if c.delivered[key] = after; after == "" {
+		delete(c.delivered, key)
 	}
 }
 
@@ -52,10 +52,10 @@ func (c *Chain) OnUpdate(old, obj any) {
 func (c *Chain) OnDelete(obj any) {
 	key := source.Key(obj)
 	c.mu.Lock()
-	before, told := c.told[key]
+	before, delivered := c.delivered[key]
 	c.mu.Unlock()
-	if !told && !c.Forgiving && !c.IsNewName {
-		c.t.Errorf("handler %s: deletion of %s, which it was not told of", c.Name, key)
+	if !delivered && !c.Forgiving && !c.IsNewName {
+		c.t.Errorf("handler %s: deletion of %s, which it was not notified of", c.Name, key)
 	}
 	c.move("deletion", key, before, "")
 }
@@ -64,8 +64,8 @@ func (c *Chain) OnDelete(obj any) {
 func (c *Chain) Versions() []string {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	vs := make([]string, 0, len(c.told))
-	for key, rv := range c.told {
+	vs := make([]string, 0, len(c.delivered))
+	for key, rv := range c.delivered {
 		vs = append(vs, key+"@"+rv)
 	}
 	slices.Sort(vs)

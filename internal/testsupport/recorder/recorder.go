@@ -1,4 +1,4 @@
-// Package recorder has handlers that keep what they are told.
+// Package recorder has handlers that keep what they get.
 package recorder
 
 import (
@@ -16,7 +16,7 @@ import (
 	"github.com/warmwatch/warmwatch/internal/testsupport/source"
 )
 
-// Recorder is a handler that writes down what it is told:
+// Recorder is a handler that writes down what it gets:
 //
 //	add ns/a@1 initial     update ns/a@1→2     delete ns/a@3
 //	add ns/a@1                                 lost ns/a@2 (a tombstone)
@@ -115,14 +115,14 @@ func Add(t *testing.T, informer cache.SharedInformer, period ...time.Duration) (
 	return r, registration
 }
 
-// Heard reports whether it was told of an event with this in it.
+// Heard reports whether it was notified of an event with this in it.
 func (r *Recorder) Heard(what string) bool {
 	r.Mu.Lock()
 	defer r.Mu.Unlock()
 	return slices.ContainsFunc(r.Events, func(event string) bool { return strings.Contains(event, what) })
 }
 
-// Await is Expect, and waits until as many events were told.
+// Await is Expect, and waits until as many events were delivered.
 func (r *Recorder) Await(t *testing.T, want ...string) {
 	t.Helper()
 	for begin := time.Now(); time.Since(begin) < time.Minute; time.Sleep(5 * time.Millisecond) {

@@ -238,7 +238,7 @@ func (f *File) checkpoint(_ string, payload []byte) (err error) {
 }
 
 // Violations compares the file with the history of the server and with what the
-// durable handler was told (A1, A2, A5, D2).
+// durable handler got (A1, A2, A5, D2).
 func (f *File) Violations(s *apiserver.Server, w *World) []string {
 	bad := slices.Clone(f.Problems)
 	note := func(format string, args ...any) { bad = append(bad, fmt.Sprintf(format, args...)) }
@@ -266,13 +266,13 @@ func (f *File) Violations(s *apiserver.Server, w *World) []string {
 		}
 	}
 	for _, name := range w.Durables() {
-		bad = append(bad, f.untold(name, w.Belief(name).Newest)...)
+		bad = append(bad, f.undelivered(name, w.Belief(name).Newest)...)
 	}
 	return bad
 }
 
-// untold are promises to a durable handler that the file cannot keep.
-func (f *File) untold(handler string, newest map[string]ToldOf) (bad []string) {
+// undelivered are promises to a durable handler that the file cannot keep.
+func (f *File) undelivered(handler string, newest map[string]LastState) (bad []string) {
 	cursor := f.Handlers["handler/"+handler].Cursor // One that starts over gets the deletions behind it, too.
 	waiting := map[string]bool{}
 	for _, d := range f.Deltas {
@@ -281,17 +281,17 @@ func (f *File) untold(handler string, newest map[string]ToldOf) (bad []string) {
 		}
 	}
 	for _, key := range slices.Sorted(maps.Keys(newest)) {
-		told, stored, version := newest[key], f.Objects[key], 0
+		last, stored, version := newest[key], f.Objects[key], 0
 		if stored != nil {
 			version, _ = strconv.Atoi(stored.ResourceVersion)
 		}
 		switch {
-		case stored == nil && !told.Gone && !waiting[key]:
-			bad = append(bad, fmt.Sprintf("D2: the durable handler %s was told of %s@%d; it is not in the file, and no deletion waits", handler, key, told.Version))
-		case stored != nil && version < told.Version:
-			bad = append(bad, fmt.Sprintf("D2: the durable handler %s was told of %s@%d (deleted: %v), the file has @%d", handler, key, told.Version, told.Gone, version))
-		case stored != nil && told.Lost && version <= told.Version:
-			bad = append(bad, fmt.Sprintf("D2: the durable handler %s was told that %s@%d is gone, the file has it", handler, key, told.Version))
+		case stored == nil && !last.Gone && !waiting[key]:
+			bad = append(bad, fmt.Sprintf("D2: the durable handler %s was notified of %s@%d; it is not in the file, and no deletion waits", handler, key, last.Version))
+		case stored != nil && version < last.Version:
+			bad = append(bad, fmt.Sprintf("D2: the durable handler %s was notified of %s@%d (deleted: %v), the file has @%d", handler, key, last.Version, last.Gone, version))
+		case stored != nil && last.Lost && version <= last.Version:
+			bad = append(bad, fmt.Sprintf("D2: the durable handler %s was notified that %s@%d is gone, the file has it", handler, key, last.Version))
 		}
 	}
 	return shorten(bad)

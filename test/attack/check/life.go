@@ -111,7 +111,7 @@ func (l *Life) disturb(rng *rand.Rand, b *Session) {
 	}
 }
 
-// join has a durable handler be told of everything, while changes are committed.
+// join has a durable handler be notified of everything, while changes are committed.
 func (l *Life) join(rng *rand.Rand, b *Session, name string) {
 	joinAt := rng.IntN(10)
 	for i := range 10 {

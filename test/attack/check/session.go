@@ -74,7 +74,7 @@ type Session struct {
 	Server   *apiserver.Server
 	Marker   *Marker
 
-	// lost says that the file knows nothing of what handlers were told before.
+	// lost says that the file knows nothing of what handlers got before.
 	lost     bool
 	handlers map[string]*handler
 	places   map[string]cache.ResourceEventHandlerRegistration
@@ -155,7 +155,7 @@ func (b *Session) run(o Options) (err error) {
 }
 
 func (b *Session) handler(name string, slow time.Duration) *handler {
-	b.handlers[name] = &handler{name: name, s: b, slow: slow, told: map[string]int{}}
+	b.handlers[name] = &handler{name: name, s: b, slow: slow, delivered: map[string]int{}}
 	return b.handlers[name]
 }
 
@@ -174,7 +174,7 @@ func (b *Session) add(durable string, slow time.Duration) (err error) {
 	return err
 }
 
-// Join adds a durable handler of a new name, which is told of all objects first
+// Join adds a durable handler of a new name, which is notified of all objects first
 // while changes go on. The one that has joined before leaves, for good.
 func (b *Session) Join(name string) error {
 	for _, other := range b.Marker.World().Durables() {
@@ -215,7 +215,7 @@ func Compact(s *apiserver.Server, m *Marker) {
 // quietTime is longer than any delay and backoff together.
 const quietTime = 20 * time.Minute
 
-// Quiet waits until everything was told, and compares (A5, D2).
+// Quiet waits until everything was delivered, and compares (A5, D2).
 func (b *Session) Quiet() {
 	for _, h := range b.handlers {
 		h.setSlow(0)
@@ -300,14 +300,14 @@ func (b *Session) Abandon() error {
 	return err
 }
 
-// handler believes what it is told.
+// handler believes what it gets.
 type handler struct {
 	name string
 	s    *Session
 
-	mu   sync.Mutex
-	slow time.Duration
-	told map[string]int // Greatest version told in this session (D2).
+	mu        sync.Mutex
+	slow      time.Duration
+	delivered map[string]int // Greatest version delivered in this session (D2).
 }
 
 func (h *handler) setSlow(d time.Duration) {
@@ -323,7 +323,7 @@ func (h *handler) OnAdd(obj any, _ bool) { h.note(obj, false) }
 func (h *handler) OnUpdate(old, obj any) {
 	before, after := old.(*corev1.ConfigMap), obj.(*corev1.ConfigMap)
 	if h.name != Plain && before.UID != after.UID {
-		h.s.Marker.Violation("D2: the durable handler was told of %s@%s, which replaced @%s, as an update", apiserver.Key(after), after.ResourceVersion, before.ResourceVersion)
+		h.s.Marker.Violation("D2: the durable handler was notified of %s@%s, which replaced @%s, as an update", apiserver.Key(after), after.ResourceVersion, before.ResourceVersion)
 	}
 	h.note(obj, false)
 }
@@ -332,7 +332,7 @@ func (h *handler) OnUpdate(old, obj any) {
 func (h *handler) OnDelete(obj any) { h.note(obj, true) }
 
 func (h *handler) note(obj any, gone bool) {
-	m := Mark{Kind: Told, Handler: h.name, Gone: gone}
+	m := Mark{Kind: Delivered, Handler: h.name, Gone: gone}
 	if lost, ok := obj.(cache.DeletedFinalStateUnknown); ok {
 		obj, m.Lost = lost.Obj, true
 		if obj == nil { // It was deleted and could not be read: the handler has what it knows.
@@ -346,13 +346,13 @@ func (h *handler) note(obj any, gone bool) {
 	m.Key, m.Version, m.UID = apiserver.Key(cm), version, string(cm.UID)
 	h.s.Marker.Mark(m) // Before anything that takes time: from now on it knows.
 	if truth := objectAt(h.s.Server, version); err != nil || truth == nil || !apiequality.Semantic.DeepEqual(truth, cm) {
-		h.s.Marker.Violation("S2: the handler %s was told of %s@%s, which never was", h.name, m.Key, cm.ResourceVersion)
+		h.s.Marker.Violation("S2: the handler %s was notified of %s@%s, which never was", h.name, m.Key, cm.ResourceVersion)
 	}
 	h.mu.Lock()
-	if version < h.told[m.Key] {
-		h.s.Marker.Violation("D2: the handler %s was told of %s@%d after @%d", h.name, m.Key, version, h.told[m.Key])
+	if version < h.delivered[m.Key] {
+		h.s.Marker.Violation("D2: the handler %s was notified of %s@%d after @%d", h.name, m.Key, version, h.delivered[m.Key])
 	}
-	h.told[m.Key] = version
+	h.delivered[m.Key] = version
 	slow := h.slow
 	h.mu.Unlock()
 	if slow > 0 {

@@ -12,7 +12,7 @@ import (
 // A Mark is one thing that a session saw or did.
 type Mark struct {
 	Kind MarkKind `json:"k"`
-	// Handler was told of Key, or joined, or left.
+	// Handler was notified of Key, or joined, or left.
 	Handler string `json:"h,omitempty"`
 	Key     string `json:"o,omitempty"`
 	UID     string `json:"u,omitempty"`
@@ -32,7 +32,7 @@ type MarkKind string
 
 // The kinds of marks.
 const (
-	Told      MarkKind = "told"
+	Delivered MarkKind = "delivered"
 	Serving   MarkKind = "serving" // The server is about to be at Version.
 	Compacted MarkKind = "compacted"
 	Started   MarkKind = "started"   // A session.
@@ -48,29 +48,29 @@ const (
 	Plain   = "plain"
 )
 
-// ToldOf is what a handler was told of an object last.
-type ToldOf struct {
+// LastState is what a handler got of an object last.
+type LastState struct {
 	Version int
 	UID     string
-	Gone    bool // It was told of the deletion.
+	Gone    bool // It was notified of the deletion.
 	Lost    bool // By absence from a list: it was deleted behind Version.
-	Unsure  bool // It was told in a session that had no file.
+	Unsure  bool // It was delivered in a session that had no file.
 }
 
-func (t ToldOf) before(o ToldOf) bool {
+func (t LastState) before(o LastState) bool {
 	return t.Version < o.Version || (t.Version == o.Version && !t.Lost && o.Lost)
 }
 
 // A Belief is what a handler believes to exist. It outlives crashes, as a
 // handler's effects do.
 type Belief struct {
-	Known map[string]ToldOf
-	// Newest is the newest that it was ever told of each key.
-	Newest map[string]ToldOf
+	Known map[string]LastState
+	// Newest is the newest state that it ever got of each key.
+	Newest map[string]LastState
 }
 
-// MayMiss are the keys of which the file may know nothing: those that it was told of in a session without a file, or
-// where all, all that it believes. Of their deletion it may hear only because the program knows them (D3).
+// MayMiss are the keys of which the file may know nothing: those that it was notified of in a session without a file,
+// or where all, all that it believes. Of their deletion it may hear only because the program knows them (D3).
 func (b Belief) MayMiss(all bool) (keys []string) {
 	for key, t := range b.Known {
 		if all || t.Unsure {
@@ -97,7 +97,7 @@ func (w *World) Belief(handler string) Belief {
 	}
 	b, found := w.Beliefs[handler]
 	if !found {
-		b = Belief{map[string]ToldOf{}, map[string]ToldOf{}}
+		b = Belief{map[string]LastState{}, map[string]LastState{}}
 		w.Beliefs[handler] = b
 	}
 	return b
@@ -138,9 +138,9 @@ func (w *World) Brief() string { return strings.Join(shortenTo(2, w.Violations),
 // Apply applies one mark.
 func (w *World) Apply(m Mark) {
 	switch m.Kind {
-	case Told:
+	case Delivered:
 		if b, there := w.Beliefs[m.Handler]; there { // Else it has left.
-			b.told(m, w.MemoryOnly)
+			b.deliver(m, w.MemoryOnly)
 		}
 	case Serving:
 		w.Version = m.Version
@@ -149,8 +149,8 @@ func (w *World) Apply(m Mark) {
 	case Started:
 		w.Belief(Durable)
 		w.MemoryOnly, w.Finished = m.MemoryOnly, false
-		clear(w.Belief(Plain).Known) // It is told of everything anew.
-		if m.MemoryOnly {            // The file that there will be knows nothing of what is told now.
+		clear(w.Belief(Plain).Known) // It is notified of everything anew.
+		if m.MemoryOnly {            // The file that there will be knows nothing of what is delivered now.
 			for _, b := range w.Beliefs {
 				clear(b.Newest)
 			}
@@ -166,8 +166,8 @@ func (w *World) Apply(m Mark) {
 	}
 }
 
-func (b Belief) told(m Mark, memoryOnly bool) {
-	t := ToldOf{Version: m.Version, UID: m.UID, Gone: m.Gone, Lost: m.Lost, Unsure: memoryOnly}
+func (b Belief) deliver(m Mark, memoryOnly bool) {
+	t := LastState{Version: m.Version, UID: m.UID, Gone: m.Gone, Lost: m.Lost, Unsure: memoryOnly}
 	if !memoryOnly && b.Newest[m.Key].before(t) {
 		b.Newest[m.Key] = t
 	}

@@ -126,13 +126,13 @@ func checkBelief(who string, b *belief, state map[string]apiserver.Object) (foun
 	slices.Sort(stale)
 	slices.Sort(phantom)
 	if len(stale) > 0 {
-		found = append(found, problem{Kind: "handler: change not told", Detail: who + ": " + some(stale)})
+		found = append(found, problem{Kind: "handler: change not delivered", Detail: who + ": " + some(stale)})
 	}
 	for _, key := range phantom {
-		found = append(found, problem{Kind: "handler: deletion not told", Detail: who + ": " + key})
+		found = append(found, problem{Kind: "handler: deletion not delivered", Detail: who + ": " + key})
 	}
 	for _, w := range wrong {
-		found = append(found, problem{Kind: "handler: told nonsense", Detail: who + ": " + w})
+		found = append(found, problem{Kind: "handler: got nonsense", Detail: who + ": " + w})
 	}
 	return found
 }

@@ -25,7 +25,7 @@ const (
 
 // TestCorrupt damages files. Nothing is served that never was (S2), List is never shorter after HasSynced (A7), no
 // process hangs or takes more than 512 MiB, and no more than three die over one file (S3). In the end the store and its
-// indices equal the server, and so do the objects that every handler was told of.
+// indices equal the server, and so do the objects that every handler was notified of.
 func TestCorrupt(t *testing.T) {
 	seed := *seedFlag
 	if seed == 0 {

@@ -24,7 +24,7 @@ import (
 
 // The durable handlers of each informer.
 const (
-	present = "present" // Was told of everything.
+	present = "present" // Was notified of everything.
 	half    = "half"    // Hung in the middle, until the process ended.
 	absent  = "absent"  // Was removed in the middle.
 	gone    = "gone"    // Likewise; returns in the second life only.
@@ -46,18 +46,18 @@ type serverImage struct {
 	Beliefs map[string]map[string]int
 }
 
-// belief is a handler that believes what it is told.
+// belief is a handler that believes what it gets.
 type belief struct {
-	mu     sync.Mutex
-	known  map[string]int  // resourceVersion by key.
-	told   map[string]bool // Keys whose deletion was told.
-	frozen bool            // Hears nothing any more: the process is dead.
-	gate   chan struct{}   // If set, no callback returns until it is closed.
-	wrong  []string        // What a handler must not be told.
+	mu        sync.Mutex
+	known     map[string]int  // resourceVersion by key.
+	delivered map[string]bool // Keys whose deletion was delivered.
+	frozen    bool            // Hears nothing any more: the process is dead.
+	gate      chan struct{}   // If set, no callback returns until it is closed.
+	wrong     []string        // What a handler must not get.
 }
 
 func newBelief(known map[string]int) *belief {
-	b := &belief{known: map[string]int{}, told: map[string]bool{}}
+	b := &belief{known: map[string]int{}, delivered: map[string]bool{}}
 	maps.Copy(b.known, known)
 	return b
 }
@@ -69,7 +69,7 @@ func (b *belief) OnDelete(obj any) {
 	key, err := cache.DeletionHandlingMetaNamespaceKeyFunc(obj)
 	b.hear(key, err, func() {
 		delete(b.known, key)
-		b.told[key] = true
+		b.delivered[key] = true
 	})
 }
 
@@ -90,18 +90,18 @@ func (b *belief) hear(key string, err error, learn func()) {
 	switch {
 	case b.frozen:
 	case err != nil || key == "":
-		b.wrong = append(b.wrong, fmt.Sprintf("told of key %q: %v", key, err))
+		b.wrong = append(b.wrong, fmt.Sprintf("notified of key %q: %v", key, err))
 	default:
 		learn()
 	}
 }
 
-// state is what the handler knows, of which deletions it was told, and what was
+// state is what the handler knows, which deletions it got, and what was
 // wrong with that.
-func (b *belief) state() (known map[string]int, told map[string]bool, wrong []string) {
+func (b *belief) state() (known map[string]int, delivered map[string]bool, wrong []string) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	return maps.Clone(b.known), maps.Clone(b.told), slices.Clone(b.wrong)
+	return maps.Clone(b.known), maps.Clone(b.delivered), slices.Clone(b.wrong)
 }
 
 // keys are what it knows, as [warmwatch.DurableOptions.Known] wants it.

@@ -94,7 +94,7 @@ func begin(path string, memoryBudget int64, servers map[kind]*apiserver.Server) 
 	return l, nil
 }
 
-// addDurable adds a handler that believes what it was told by former processes. Where tells, the informer may ask for
+// addDurable adds a handler that believes what it got in former processes. Where tells, the informer may ask for
 // that.
 func (l *life) addDurable(k kind, name string, known map[string]int, tells bool) (err error) {
 	b, o := newBelief(known), warmwatch.DurableOptions{}

@@ -48,14 +48,14 @@ func (w *workload) file() string {
 	return "cache.db"
 }
 
-// TestAPowerCutTakesBackNothingThatADurableHandlerWasTold records what an informer
+// TestAPowerCutTakesBackNothingThatADurableHandlerGot records what an informer
 // does to its file, over restarts, kills and relists, and looks at what a power cut at random moments may leave: all
 // that was synced, of the rest anything. From each such image an informer must go on as if nothing had happened that
 // handlers could notice.
 //
 // A seed means the same workloads, but not the same order of system calls: an image
 // that shows a violation is for -power.keep and -power.image.
-func TestAPowerCutTakesBackNothingThatADurableHandlerWasTold(t *testing.T) {
+func TestAPowerCutTakesBackNothingThatADurableHandlerGot(t *testing.T) {
 	if *imageFlag != "" {
 		again(t, *imageFlag)
 		return
@@ -78,12 +78,12 @@ func TestAPowerCutTakesBackNothingThatADurableHandlerWasTold(t *testing.T) {
 		total.add(w.stats)
 	}
 	t.Logf("%+v", total)
-	if total.Told == 0 || total.Killed == 0 && *imagesFlag > 3*imagesPerWorkload {
+	if total.Delivered == 0 || total.Killed == 0 && *imagesFlag > 3*imagesPerWorkload {
 		t.Errorf("the test did not reach what it is for: %+v", total)
 	}
 }
 
-type stats struct{ Images, Bad, Operations, Lives, Killed, Told int }
+type stats struct{ Images, Bad, Operations, Lives, Killed, Delivered int }
 
 func (s *stats) add(o stats) {
 	s.Images += o.Images
@@ -91,7 +91,7 @@ func (s *stats) add(o stats) {
 	s.Operations += o.Operations
 	s.Lives += o.Lives
 	s.Killed += o.Killed
-	s.Told += o.Told
+	s.Delivered += o.Delivered
 }
 
 type workload struct {
@@ -204,14 +204,14 @@ func (w *workload) cut(t *testing.T, images int) {
 		disk.Apply(w.log[done:at]...)
 		apply(t, world, w.log[:at], done)
 		done = at
-		world.Violations = nil // Of the recording, and told.
+		world.Violations = nil // Of the recording, and reported.
 		dir := check.FastDir(t)
 		how, err := disk.Cut(rng, dir)
 		if err != nil {
 			t.Fatal(err)
 		}
 		w.stats.Images++
-		w.stats.Told += len(world.Belief(check.Durable).Newest)
+		w.stats.Delivered += len(world.Belief(check.Durable).Newest)
 		next := "the end"
 		if at < len(w.log) {
 			next = w.log[at].String()

@@ -87,7 +87,7 @@ func (a *Agent) cacheOf(s Spec) (*warmwatch.Cache, error) {
 // Informers are those of Start, in order.
 func (a *Agent) Informers() []*Informer { return a.informers }
 
-// Await waits until all informers are as wanted: Synced, Told or Live.
+// Await waits until all informers are as wanted: Synced, Delivered or Live.
 func (a *Agent) Await(ctx context.Context, wanted ...string) error {
 	for _, i := range a.informers {
 		for _, w := range wanted {
@@ -95,8 +95,8 @@ func (a *Agent) Await(ctx context.Context, wanted ...string) error {
 			switch w {
 			case Synced:
 				err = wait(ctx, i.hasSynced)
-			case Told:
-				err = i.awaitTold(ctx)
+			case Delivered:
+				err = i.awaitDelivered(ctx)
 			case Live:
 				err = i.poll(ctx, 20*time.Millisecond, nil, func() bool { return i.warm == nil || i.warm.Status().Phase == warmwatch.PhaseLive })
 			default:
@@ -140,7 +140,7 @@ func (a *Agent) expectUpdates(n int) {
 	for _, i := range a.informers {
 		for _, r := range i.recorders {
 			r.mu.Lock()
-			r.expect.Updates, r.toldAll, r.done = n, time.Time{}, make(chan struct{})
+			r.expect.Updates, r.deliveredAll, r.done = n, time.Time{}, make(chan struct{})
 			r.checkLocked()
 			r.mu.Unlock()
 		}
@@ -156,7 +156,7 @@ func (a *Agent) Drain(ctx context.Context, n int) error {
 		}
 		i.Source.send(n)
 	}
-	return a.Await(ctx, Told)
+	return a.Await(ctx, Delivered)
 }
 
 // restart begins the measurement of the process.

@@ -61,10 +61,10 @@ func TestChildMeasuresWhatIsExpected(t *testing.T) {
 			c := newChild(t)
 			started := do(t, c, agent.Command{
 				Start: []agent.Spec{madeUp(t, impl)}, Expect: &agent.Expect{Initial: 100, SampleMemory: true},
-				Await: []string{agent.Synced, agent.Told, agent.Live}, Report: true,
+				Await: []string{agent.Synced, agent.Delivered, agent.Live}, Report: true,
 			}).Report
 			updated := do(t, c, agent.Command{
-				Expect: &agent.Expect{Updates: 200}, Await: []string{agent.Told},
+				Expect: &agent.Expect{Updates: 200}, Await: []string{agent.Delivered},
 				Benchmark: "list", BenchTime: time.Millisecond, Report: true, Contents: true,
 			})
 			if err := c.Stop(); err != nil {
@@ -81,8 +81,8 @@ func TestChildMeasuresWhatIsExpected(t *testing.T) {
 			if diff := cmp.Diff(agent.Calls{Updated: 200}, i.Calls); diff != "" {
 				t.Errorf("calls (-want +got):\n%s", diff)
 			}
-			if i.ToldAll.Before(updated.Report.Begin) {
-				t.Errorf("all was told at %v, before %v", i.ToldAll, updated.Report.Begin)
+			if i.DeliveredAll.Before(updated.Report.Begin) {
+				t.Errorf("all was delivered at %v, before %v", i.DeliveredAll, updated.Report.Begin)
 			}
 			if n := len(updated.Contents[0].Objects); n != 100 || updated.Contents[0].IndexErr != "" {
 				t.Errorf("%d objects, want 100; index: %s", n, updated.Contents[0].IndexErr)
@@ -94,7 +94,7 @@ func TestChildMeasuresWhatIsExpected(t *testing.T) {
 	}
 }
 
-func TestWhatAKilledChildWasToldCanBeRead(t *testing.T) {
+func TestWhatAKilledChildGotCanBeRead(t *testing.T) {
 	c := newChild(t)
 	spec := madeUp(t, agent.Warmwatch)
 	spec.Handlers = []agent.Handler{
@@ -102,17 +102,17 @@ func TestWhatAKilledChildWasToldCanBeRead(t *testing.T) {
 		{Name: "plain", Tell: true, TellInitial: true},
 		{Name: "late", Tell: true, TellInitial: true, Late: time.Millisecond},
 	}
-	do(t, c, agent.Command{Start: []agent.Spec{spec}, Expect: &agent.Expect{Initial: 100}, Await: []string{agent.Told, agent.Live}})
-	do(t, c, agent.Command{Expect: &agent.Expect{Updates: 50}, Await: []string{agent.Told}})
+	do(t, c, agent.Command{Start: []agent.Spec{spec}, Expect: &agent.Expect{Initial: 100}, Await: []string{agent.Delivered, agent.Live}})
+	do(t, c, agent.Command{Expect: &agent.Expect{Updates: 50}, Await: []string{agent.Delivered}})
 	if err := c.Kill(); err != nil {
 		t.Fatal(err)
 	}
-	told := map[string]int{}
+	delivered := map[string]int{}
 	for _, e := range c.Events() {
-		told[e.Handler]++
+		delivered[e.Handler]++
 	}
-	if told["durable"] != 50 || told["plain"] != 150 {
-		t.Errorf("events by handler: %v, want 50 and 150", told)
+	if delivered["durable"] != 50 || delivered["plain"] != 150 {
+		t.Errorf("events by handler: %v, want 50 and 150", delivered)
 	}
 	if _, err := c.Do(t.Context(), agent.Command{Report: true}); err == nil {
 		t.Error("a killed agent answers")

@@ -87,7 +87,7 @@ func (c *Child) listen(stdout io.Reader) {
 	}
 }
 
-// Events are all that the agent has told of so far.
+// Events are all that the agent has reported so far.
 func (c *Child) Events() []Event {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -138,7 +138,7 @@ func (c *Child) Signal(s syscall.Signal) error { return c.cmd.Process.Signal(s) 
 // Log is the end of what the agent has written to its stderr.
 func (c *Child) Log() string { return c.log.String() }
 
-// Kill is kill -9. All that the agent has told is in Events afterwards. It is fine
+// Kill is kill -9. All that the agent has reported is in Events afterwards. It is fine
 // with one that has ended.
 func (c *Child) Kill() error {
 	if err := c.cmd.Process.Kill(); err != nil && !errors.Is(err, os.ErrProcessDone) {

@@ -9,7 +9,7 @@
 //
 // Each Command has one answer. Events come in between, whenever a handler is called
 // that is to tell. A handler has not returned before its Event is written, so that
-// what a killed agent was told is what its parent can read. The agent ends when its
+// what a killed agent's handlers got is what its parent can read. The agent ends when its
 // stdin does.
 //
 // The agent is the parent's own program, which calls Main first. Within a process,

@@ -179,14 +179,14 @@ func byLabel(name string) cache.IndexFunc {
 	}
 }
 
-// awaitTold also returns when warmwatch has relisted where updates are expected: they
+// awaitDelivered also returns when warmwatch has relisted where updates are expected: they
 // are fewer then.
-func (i *Informer) awaitTold(ctx context.Context) error {
+func (i *Informer) awaitDelivered(ctx context.Context) error {
 	for _, r := range i.recorders {
 		r.mu.Lock()
 		updates := r.expect.Updates
 		r.mu.Unlock()
-		err := i.poll(ctx, time.Second, r.told(), func() bool {
+		err := i.poll(ctx, time.Second, r.delivered(), func() bool {
 			return updates > 0 && i.relists() > i.before.relists
 		})
 		if err != nil {
@@ -240,10 +240,10 @@ func (i *Informer) measured() Measured {
 	for n, r := range i.recorders {
 		r.mu.Lock()
 		if n == 0 {
-			m.Added, m.ToldAll, m.Calls = r.added, r.toldAll, r.calls
+			m.Added, m.DeliveredAll, m.Calls = r.added, r.deliveredAll, r.calls
 			m.Latency = Latency{slices.Clone(r.latency.Event), r.latency.BytesChanged}
-		} else if r.toldAll.After(m.ToldAll) {
-			m.ToldAll = r.toldAll
+		} else if r.deliveredAll.After(m.DeliveredAll) {
+			m.DeliveredAll = r.deliveredAll
 		}
 		r.mu.Unlock()
 	}

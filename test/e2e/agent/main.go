@@ -83,7 +83,7 @@ func (c *conversation) tell(e *Event) {
 	}
 }
 
-// run is the whole life of an agent. What it returns the parent was told, too.
+// run is the whole life of an agent. What it returns the parent has got, too.
 func run(ctx context.Context, in io.Reader, out io.Writer, benchmarks Benchmarks) error {
 	c := &conversation{out: json.NewEncoder(out)}
 	a := New(c.tell)

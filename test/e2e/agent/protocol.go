@@ -84,9 +84,9 @@ type Expect struct {
 
 // What can be awaited of all informers.
 const (
-	Synced = "synced" // HasSynced.
-	Told   = "told"   // What was expected has come. It has not if warmwatch relists meanwhile.
-	Live   = "live"   // warmwatch watches. client-go does soon after it has synced.
+	Synced    = "synced"    // HasSynced.
+	Delivered = "delivered" // What was expected has come. It has not if warmwatch relists meanwhile.
+	Live      = "live"      // warmwatch watches. client-go does soon after it has synced.
 )
 
 // Command is one line from the parent. The agent does what there is of it, in this
@@ -151,14 +151,14 @@ type Measured struct {
 	BytesReceived int64
 	Requests      map[string]int // By kind.
 	Synced        time.Time      // Of the first measurement only.
-	// Of the first handler; ToldAll is when it and all others had been told what was expected.
-	Added    time.Time // The last initial OnAdd.
-	ToldAll  time.Time
-	Calls    Calls
-	Latency  Latency
-	Relists  int     // Whatever brings a whole list.
-	Status   *Status // Of warmwatch only.
-	FileSize float64
+	// Of the first handler; DeliveredAll is when it and all others had got what was expected.
+	Added        time.Time // The last initial OnAdd.
+	DeliveredAll time.Time
+	Calls        Calls
+	Latency      Latency
+	Relists      int     // Whatever brings a whole list.
+	Status       *Status // Of warmwatch only.
+	FileSize     float64
 }
 
 // Calls counts a handler's calls.

@@ -16,7 +16,7 @@ import (
 // errOnPurpose is what a reconcile returns now and then.
 var errOnPurpose = errors.New("agent: this reconcile fails on purpose")
 
-// addReconciler adds a reconciler to an informer of warmwatch. What it has done is told, so that the
+// addReconciler adds a reconciler to an informer of warmwatch. What it has done is reported, so that the
 // parent knows it when the agent is killed.
 func (i *Informer) addReconciler(r Reconciler, tell func(*Event)) error {
 	if i.warm == nil {

@@ -17,7 +17,7 @@ import (
 	"k8s.io/client-go/tools/cache"
 )
 
-// recorder is the handler. It notes when it has been told of everything that is
+// recorder is the handler. It notes when it has been notified of everything that is
 // expected. Informers call it from one goroutine.
 type recorder struct {
 	Handler
@@ -26,14 +26,14 @@ type recorder struct {
 	tell     func(*Event)
 	stamps   *stamps // nil: no latencies.
 
-	mu      sync.Mutex
-	expect  Expect
-	calls   Calls
-	changed int
-	added   time.Time
-	toldAll time.Time
-	done    chan struct{} // Closed when toldAll is set.
-	latency Latency
+	mu           sync.Mutex
+	expect       Expect
+	calls        Calls
+	changed      int
+	added        time.Time
+	deliveredAll time.Time
+	done         chan struct{} // Closed when deliveredAll is set.
+	latency      Latency
 }
 
 var _ cache.ResourceEventHandler = (*recorder)(nil)
@@ -43,19 +43,19 @@ func (r *recorder) begin(e Expect) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.expect, r.calls, r.changed, r.latency = e, Calls{}, 0, Latency{}
-	r.added, r.toldAll, r.done = time.Time{}, time.Time{}, make(chan struct{})
+	r.added, r.deliveredAll, r.done = time.Time{}, time.Time{}, make(chan struct{})
 	r.checkLocked()
 }
 
 func (r *recorder) checkLocked() {
 	e := r.expect
-	if r.toldAll.IsZero() && r.calls.Initial >= e.Initial && r.changed >= e.Changed && r.calls.Updated >= e.Updates {
-		r.toldAll = time.Now()
+	if r.deliveredAll.IsZero() && r.calls.Initial >= e.Initial && r.changed >= e.Changed && r.calls.Updated >= e.Updates {
+		r.deliveredAll = time.Now()
 		close(r.done)
 	}
 }
 
-func (r *recorder) told() <-chan struct{} {
+func (r *recorder) delivered() <-chan struct{} {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.done
@@ -117,7 +117,7 @@ func (r *recorder) write(kind string, oldObj, obj any, initial bool) {
 	if !r.Tell || initial && !r.TellInitial {
 		return
 	}
-	if r.Slow && rand.IntN(50) == 0 { // What it is at when it is killed must not count as told.
+	if r.Slow && rand.IntN(50) == 0 { // What it is at when it is killed must not count as delivered.
 		time.Sleep(30*time.Millisecond + rand.N(30*time.Millisecond))
 	}
 	e := &Event{
