@@ -12,10 +12,11 @@
 // # What works
 //
 // Everything in cache.Options works: typed, unstructured and metadata objects, each stored separately;
-// DefaultNamespaces, ByObject, selectors; transforms; field indices; RemoveInformer. GetInformer after it works, too;
-// but if a handler of the removed informer runs for more than 10 s, the new one works from memory. After a restart
-// objects are listed only if the API server no longer has the history: see the README. A manager for several clusters
-// (package cluster) needs a Cache, and a file, for each.
+// DefaultNamespaces, ByObject, selectors; transforms; field indices; RemoveInformer. GetInformer works after that,
+// too; but if a handler of the removed informer runs for more than 10 s, the new one works from memory.
+//
+// After a restart objects are listed only if the API server no longer has the history: see the README. A manager for
+// several clusters (package cluster) needs a Cache, and a file, for each.
 //
 // # What to mind
 //

@@ -14,7 +14,7 @@
 // A Cache is for one cluster: open one for each.
 //
 // The transport of a [kubernetes.Clientset] need not be wrapped by [warmwatch.Cache.WrapTransport]: the factory knows
-// its requests. Those of dynamic and metadata clients must be.
+// its requests. The transports of dynamic and metadata clients must be wrapped.
 //
 // An informer is client-go's own, in memory, and keeps nothing across a restart,
 //

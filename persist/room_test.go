@@ -8,8 +8,8 @@ import (
 	"github.com/warmwatch/warmwatch/internal/testsupport"
 )
 
-// TestWaitForRoom waits while more is pending than may be. WaitForMuchRoom has what waits written at once, if that is
-// more than a sixteenth, and waits for that, if it is more than an eighth.
+// TestWaitForRoom: a wait lasts while more is pending than its bound. From half of the bound on a commit begins at
+// once. The bound of WaitForMuchRoom is an eighth of MaxPendingBytes, that of WaitForRoom all of it.
 func TestWaitForRoom(t *testing.T) {
 	for name, test := range map[string]struct {
 		wait    func(*DB) // Default WaitForMuchRoom.
