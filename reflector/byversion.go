@@ -186,7 +186,7 @@ func (b *versionRelist) getSome(ctx context.Context, o metav1.ListOptions, some 
 	}
 	b.r.informer.Contact()
 	err = meta.EachListItemWithAlloc(list, func(obj runtime.Object) error {
-		v := itemOf(obj)
+		v := request.ItemOf(obj)
 		if !asked[keyOf(v)] {
 			return fmt.Errorf("%s was not asked for", keyOf(v))
 		}

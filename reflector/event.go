@@ -11,6 +11,7 @@ import (
 	"github.com/warmwatch/warmwatch/checkpoint"
 	"github.com/warmwatch/warmwatch/indexer"
 	"github.com/warmwatch/warmwatch/internal/record"
+	"github.com/warmwatch/warmwatch/internal/request"
 	"github.com/warmwatch/warmwatch/persist"
 	"github.com/warmwatch/warmwatch/queue"
 )
@@ -30,7 +31,7 @@ func (k *Sink) apply(obj any, deleted bool) error {
 		return err
 	}
 	defer k.mu.Unlock()
-	sent := itemOf(obj) // A transform may change it.
+	sent := request.ItemOf(obj) // A transform may change it.
 	obj, key, refused := k.transformLocked(obj)
 	var value *record.Object
 	if !deleted && refused == nil {
@@ -128,7 +129,7 @@ func (k *Sink) lostDelta(c *indexer.Change) queue.Delta {
 func (k *Sink) transformLocked(obj any) (transformed any, key string, refused error) {
 	var err error
 	if f := k.transform; f != nil {
-		sent := itemOf(obj)
+		sent := request.ItemOf(obj)
 		if obj, err = f(obj); err == nil && reflect.TypeOf(obj) != k.storedType {
 			err = fmt.Errorf("the transform returned a %T, expected a %v; see InformerOptions.Transformed", obj, k.storedType)
 		}
@@ -137,7 +138,7 @@ func (k *Sink) transformLocked(obj any) (transformed any, key string, refused er
 		}
 	}
 	if key, err = k.indexer.Key(obj); err != nil {
-		return nil, "", refusal(keyOf(itemOf(obj)), err)
+		return nil, "", refusal(keyOf(request.ItemOf(obj)), err)
 	}
 	return obj, key, nil
 }
@@ -162,7 +163,7 @@ func (k *Sink) ofStoredType(old any) any {
 // setDelta returns the delta of a change that stored an object. An old object that cannot be read may be another one.
 func (k *Sink) setDelta(c *indexer.Change) queue.Delta {
 	d := queue.Delta{Seq: c.Seq, Type: cache.Added, Key: c.Key, New: c.New, NewRecord: c.Record(), SizeBytes: c.SizeBytes()}
-	before, now := itemOf(c.Old), itemOf(c.New)
+	before, now := request.ItemOf(c.Old), request.ItemOf(c.New)
 	d.Replaced = c.Existed && (c.Old == nil || isOther(before.UID, now.UID))
 	if d.Old = k.ofStoredType(c.Old); d.Old != nil {
 		d.Type, d.OldRecord = cache.Updated, c.OldRecord

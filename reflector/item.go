@@ -122,7 +122,7 @@ func (r *relist) item(obj runtime.Object) error {
 // version of it stays: that is better than a deletion that has not happened. The next process relists. An item without
 // metadata fails the list, as in client-go: it could be any object.
 func (r *relist) encodeLocked(obj runtime.Object) (value *record.Object, key string, err error) {
-	k, sent := r.k, itemOf(obj)
+	k, sent := r.k, request.ItemOf(obj)
 	r.newest = checkpoint.Later(r.newest, sent.ResourceVersion)
 	refused := k.unexpected(obj)
 	if refused == nil {

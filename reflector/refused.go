@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"reflect"
 
-	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/tools/cache"
 
@@ -20,18 +19,9 @@ func refusal(key string, err error) error {
 // unexpected returns an error if an item of a list, or the object of an event, is not of the informer's type.
 func (k *Sink) unexpected(obj runtime.Object) error {
 	if got, want := reflect.TypeOf(obj), reflect.TypeOf(k.example); got != want {
-		return refusal(keyOf(itemOf(obj)), fmt.Errorf("its type is %v, expected %v", got, want))
+		return refusal(keyOf(request.ItemOf(obj)), fmt.Errorf("its type is %v, expected %v", got, want))
 	}
 	return nil
-}
-
-// itemOf returns the name, uid and version of an object. A transform may change them. They are empty if the object has
-// no metadata.
-func itemOf(obj any) (i request.Item) {
-	if m, err := meta.Accessor(obj); err == nil {
-		i = request.Item{Namespace: m.GetNamespace(), Name: m.GetName(), UID: string(m.GetUID()), ResourceVersion: m.GetResourceVersion()}
-	}
-	return i
 }
 
 // keyOf returns the key of an object that no transform has renamed.

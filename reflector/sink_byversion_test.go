@@ -30,7 +30,7 @@ func TestVersionsProveContents(t *testing.T) {
 		}
 		byContent := func(r *relist) error { return r.item(newConfigMap("a", "1")) }
 		byVersion := func(r *relist) error {
-			_, err := r.known(itemOf(newConfigMap("a", "1")))
+			_, err := r.known(request.ItemOf(newConfigMap("a", "1")))
 			return err
 		}
 		expect := func(when, schema string, want bool) {

@@ -17,6 +17,7 @@ import (
 
 	"github.com/warmwatch/warmwatch/checkpoint"
 	"github.com/warmwatch/warmwatch/indexer"
+	"github.com/warmwatch/warmwatch/internal/request"
 	"github.com/warmwatch/warmwatch/persist"
 )
 
@@ -79,7 +80,7 @@ func TestWhatIsPutByHandDuringAFirstListIsReplaced(t *testing.T) {
 	for _, budget := range []int64{1, indexer.DefaultMemoryBudget} {
 		t.Run(fmt.Sprintf("a budget of %d bytes", budget), func(t *testing.T) {
 			k := newSinkOf(t, indexer.NewObjects(budget))
-			version := func(obj any) ([]string, error) { return []string{itemOf(obj).ResourceVersion}, nil }
+			version := func(obj any) ([]string, error) { return []string{request.ItemOf(obj).ResourceVersion}, nil }
 			if err := k.indexer.AddIndexers(cache.Indexers{"version": version}); err != nil {
 				t.Fatal(err)
 			}

@@ -10,6 +10,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/warmwatch/warmwatch/indexer"
+	"github.com/warmwatch/warmwatch/internal/request"
 	"github.com/warmwatch/warmwatch/persist"
 	"github.com/warmwatch/warmwatch/queue"
 )
@@ -32,7 +33,7 @@ func readDeltas(t *testing.T, c *queue.Consumer) (said []string) {
 		if obj == nil {
 			return "nil"
 		}
-		return string(itemOf(obj).UID) + "@" + itemOf(obj).ResourceVersion
+		return string(request.ItemOf(obj).UID) + "@" + request.ItemOf(obj).ResourceVersion
 	}
 	for i := range ds {
 		d := &ds[i]

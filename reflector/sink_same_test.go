@@ -5,6 +5,8 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/client-go/tools/cache"
+
+	"github.com/warmwatch/warmwatch/internal/request"
 )
 
 // sameOf asks r for an object in protobuf.
@@ -14,7 +16,7 @@ func sameOf(t *testing.T, r *relist, cm *corev1.ConfigMap) bool {
 	if err != nil {
 		t.Fatal(err)
 	}
-	same, err := r.same(itemOf(cm), encoded)
+	same, err := r.same(request.ItemOf(cm), encoded)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -99,7 +101,7 @@ func TestWhatHasToBeDecodedIsNotSame(t *testing.T) {
 		k := newSink(t)
 		r := relistOf(t, k)
 		k.Stop()
-		if _, err := r.same(itemOf(a), nil); err == nil {
+		if _, err := r.same(request.ItemOf(a), nil); err == nil {
 			t.Error("no error")
 		}
 	})

@@ -14,6 +14,7 @@ import (
 
 	"github.com/warmwatch/warmwatch/checkpoint"
 	"github.com/warmwatch/warmwatch/indexer"
+	"github.com/warmwatch/warmwatch/internal/request"
 	"github.com/warmwatch/warmwatch/internal/testsupport"
 	"github.com/warmwatch/warmwatch/internal/testsupport/testdb"
 	"github.com/warmwatch/warmwatch/persist"
@@ -27,7 +28,7 @@ type recorder struct {
 }
 
 func (s recorder) note(call string, obj any) {
-	v := itemOf(obj)
+	v := request.ItemOf(obj)
 	s.calls.note("%s %s@%s", call, v.Name, v.ResourceVersion)
 }
 

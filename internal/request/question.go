@@ -34,9 +34,7 @@ func AnswerIn(list runtime.Object) (a Answer, err error) {
 	}
 	a.ResourceVersion = m.GetResourceVersion()
 	err = meta.EachListItem(list, func(obj runtime.Object) error {
-		if o, err := meta.Accessor(obj); err == nil { // Else the store cannot have it either.
-			a.add(Item{Namespace: o.GetNamespace(), Name: o.GetName(), UID: string(o.GetUID()), ResourceVersion: o.GetResourceVersion()})
-		}
+		a.add(ItemOf(obj))
 		return nil
 	})
 	switch remaining := m.GetRemainingItemCount(); {
@@ -48,6 +46,15 @@ func AnswerIn(list runtime.Object) (a Answer, err error) {
 		a.Count = -1 // With selectors the server does not count.
 	}
 	return a, err
+}
+
+// ItemOf returns the name, uid and version of an object. A transform may change them. They are empty if the object has
+// no metadata.
+func ItemOf(obj any) (i Item) {
+	if m, err := meta.Accessor(obj); err == nil {
+		i = Item{Namespace: m.GetNamespace(), Name: m.GetName(), UID: string(m.GetUID()), ResourceVersion: m.GetResourceVersion()}
+	}
+	return i
 }
 
 func (a *Answer) add(i Item) {
