@@ -117,7 +117,7 @@ bench-compare: $(BIN)/bench $(BIN)/benchstat ## Run the micro-benchmarks of BASE
 	@$(BIN)/bench compare -C bench --benchstat=$(BIN)/benchstat $(COMPARE_FLAGS) '$(BASE)'
 
 .PHONY: test
-test: $(BIN)/kube-apiserver $(BIN)/etcd $(BIN)/gotest ## Test every module, with the race detector and on a real API server, 11 minutes (TEST_FLAGS=)
+test: $(BIN)/kube-apiserver $(BIN)/etcd $(BIN)/gotest ## Test every module, with the race detector and on a real API server, 8 minutes (TEST_FLAGS=)
 	@$(if $(RACE),,echo "# no C compiler: the tests run without the race detector";) \
 	run_386=$(if $(ENV_386),'$(RUN_386)'); \
 	if [ -z "$$run_386" ] || ! env $(ENV_386) go test -vet=off -run='^$$' ./internal/keyfield >/dev/null 2>&1; then \
