@@ -53,6 +53,7 @@ type Writer struct {
 	ix      *Indexer
 	next    state
 	changes []Change
+	one     [1]Change // The memory of the first change: most batches have one.
 	keepOld bool
 	oldRoom int
 }
@@ -60,7 +61,9 @@ type Writer struct {
 // Writer begins to write. Close must be called. Before that no other method of the Indexer that writes may be called.
 func (ix *Indexer) Writer() *Writer {
 	ix.writer.Lock()
-	return &Writer{ix: ix, next: ix.state}
+	w := &Writer{ix: ix, next: ix.state}
+	w.changes = w.one[:0]
+	return w
 }
 
 // Close ends the Writer, and forgets changes that were not committed.

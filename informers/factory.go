@@ -95,7 +95,7 @@ func NewSharedInformerFactoryWithOptions(c *warmwatch.Cache, client kubernetes.I
 	clientset, ok := client.(*kubernetes.Clientset)
 	if !ok {
 		if !watchlist.DoesClientNotSupportWatchListSemantics(client) { // It is no fake.
-			c.NotPersisted(fmt.Sprintf("all of a factory whose client is a %T, and no Clientset", client))
+			c.NotPersisted(fmt.Sprintf("every informer of a factory whose client is a %T, not a Clientset", client))
 		}
 		return clientGo
 	}

@@ -9,7 +9,7 @@ import (
 )
 
 // TestWaitForRoom: a wait lasts while more is pending than its bound. From half of the bound on a commit begins at
-// once. The bound of WaitForMuchRoom is an eighth of MaxPendingBytes, that of WaitForRoom all of it.
+// once. UpdateWithRoom has the bound MaxPendingBytes, and WaitForMuchRoom an eighth of it.
 func TestWaitForRoom(t *testing.T) {
 	for name, test := range map[string]struct {
 		wait    func(*DB) // Default WaitForMuchRoom.

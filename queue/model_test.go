@@ -19,9 +19,9 @@ import (
 )
 
 // TestWhoeverReadsTheLogBelievesWhatIsTrue makes random use of a log, over restarts and crashes, with bounds that are
-// small or not. The model is a store of which every state is known. Each consumer has a believer, which takes what it
-// gets for true; that of a name outlives crashes. One that has read all there is for it believes what the store has,
-// or, if it is durable, has in the file (D1, D2, D3). Where deletions are dropped because too many wait (D6), it is
+// small or not. The model is a store whose every state is known. Each consumer has a believer, which takes what it gets
+// for true. The believer of a name outlives crashes. Once it has read everything, it believes what the store has, or
+// what the file has if it is durable (D1, D2, D3). If deletions were dropped because too many waited (D6), it first
 // gets what Known would find. The tail stays within its bound, and nothing is left in the file that nobody needs.
 func TestWhoeverReadsTheLogBelievesWhatIsTrue(t *testing.T) {
 	rnd := testsupport.Rand(t)

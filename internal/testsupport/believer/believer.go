@@ -202,7 +202,7 @@ func (h *Handler) OnUpdate(old, obj any) {
 // OnDelete implements cache.ResourceEventHandler.
 func (h *Handler) OnDelete(obj any) { h.note(obj, false) }
 
-// Forget is for plain handlers: those of the next process are notified of everything anew.
+// Forget is for a plain handler when its process ends: the next process delivers every object to it again.
 func (b *Believer) Forget() {
 	b.mu.Lock()
 	defer b.mu.Unlock()

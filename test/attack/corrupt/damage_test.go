@@ -92,8 +92,8 @@ func (g *damager) random() *damage {
 	}
 }
 
-// liveBit flips one bit of the pages in use but for the meta pages, every other time of those of a page that say what
-// is where.
+// liveBit flips one bit of a page in use that is no meta page. Every other time it is one of the first 80 bytes, which say where
+// the page's elements are.
 func (g *damager) liveBit() *damage {
 	var pages []int
 	for id := 2; id < g.high; id++ {
