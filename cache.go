@@ -20,6 +20,7 @@ import (
 	"fmt"
 	"maps"
 	"net/http"
+	"os"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -73,28 +74,25 @@ func Open(ctx context.Context, path string, o Options) (*Cache, error) {
 		shared: shared{opts: o, objects: indexer.NewObjects(o.MemoryBudget), schemas: newSchemas(), informers: map[string]*SharedIndexInformer{}, unused: map[string]Unused{}},
 		link:   new(request.Link), ready: make(chan struct{}),
 	}
+	before, _ := os.Stat(path) // The timeline shows if each start begins a new file.
 	db, err := persist.Open(ctx, path, persist.Options{
 		CommitInterval:  o.CommitInterval,
 		DurableDelay:    o.DurableDelay,
 		MaxPendingBytes: o.MaxPendingBytes,
 		LockTimeout:     o.LockTimeout,
-		OnEvent: func(code persist.Code, err error) {
-			if code == persist.CodeFileDamaged {
-				c.fileDamaged(err)
-			}
-		},
-		Logger: o.Logger,
+		OnEvent:         c.fileEvent,
+		Logger:          o.Logger,
 	})
 	if err != nil {
 		return nil, fmt.Errorf("warmwatch: open: %w", err)
 	}
 	c.db, c.work = db, workqueue.NewStore(db, workSpace, *o.Logger)
-	c.opened()
+	c.opened(before)
 	return c, nil
 }
 
-// opened begins the timeline of this process.
-func (c *Cache) opened() {
+// opened begins the timeline of this process. before is the file before Open, nil if there was none.
+func (c *Cache) opened(before os.FileInfo) {
 	defer close(c.ready)
 	c.timeline.db = c.db
 	if err := c.timeline.load(); err != nil {
@@ -103,8 +101,11 @@ func (c *Cache) opened() {
 	for _, a := range c.db.SetAside() {
 		c.timeline.record(*c.opts.Logger, Event{Code: CodeSetAside}, fmt.Errorf("%s: %s", a.Path, a.Reason))
 	}
-	m := c.db.Metrics()
-	c.timeline.record(*c.opts.Logger, Event{Code: CodeOpened, Message: c.db.Path(), Numbers: map[string]float64{"fileBytes": float64(m.Bytes), "freeBytes": float64(m.FreeBytes)}}, nil)
+	opened := Event{Code: CodeOpened, Message: c.db.Path(), Numbers: map[string]float64{"fileBytes": 0}}
+	if before != nil {
+		opened.Numbers["fileBytes"] = float64(before.Size())
+	}
+	c.timeline.record(*c.opts.Logger, opened, nil)
 	if err := c.findUnused(); err != nil {
 		c.opts.Logger.Error(err, "Could not find out which data of the file are unused")
 	}

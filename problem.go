@@ -157,6 +157,8 @@ type Event struct {
 	Times int `json:",omitempty"`
 }
 
+func seconds(d time.Duration) float64 { return d.Round(time.Millisecond).Seconds() }
+
 // what says for the log what has happened. The other codes are problems.
 var what = map[Code]string{
 	CodeOpened: "Opened the cache", CodeSetAside: "Set the cache file aside and began a new one", CodeServed: "Serving the cache",

@@ -181,18 +181,18 @@ func (s *SharedIndexInformer) caughtUp() {
 func (p *progress) caughtUp() {
 	p.mu.Lock()
 	p.caughtUpIn = max(time.Since(p.began), 1)
-	e := Event{Code: CodeCaughtUp, Numbers: map[string]float64{"seconds": p.caughtUpIn.Seconds()}}
+	e := Event{Code: CodeCaughtUp, Numbers: map[string]float64{"seconds": seconds(p.caughtUpIn)}}
 	p.mu.Unlock()
 	p.report(e, nil)
 }
 
-// serve makes the store readable, and reports once how the informer begins.
-func (s *SharedIndexInformer) serve() {
-	p := s.parts.Load()
-	p.indexer.Hide(false)
+// serve makes the store readable, and reports e. The first time it is how the informer begins.
+func (s *SharedIndexInformer) serve(e Event) {
+	s.parts.Load().indexer.Hide(false)
 	if s.served.set() {
-		s.progress.report(s.progress.served(p.indexer.Len()), nil)
+		e.Code = CodeServed
 	}
+	s.progress.report(e, nil)
 }
 
 // observer implements [reflector.Informer], together with the methods of progress.
@@ -227,15 +227,14 @@ func (o observer) Relisted(r reflector.Relisted) {
 	o.relists[o.cause]++
 	e := Event{Code: CodeRelisted, Cause: string(o.cause), Message: o.reason, Numbers: map[string]float64{
 		"objects": float64(r.Objects), "added": float64(r.Added), "updated": float64(r.Updated), "deleted": float64(r.Deleted),
-		"seconds": r.Took.Seconds(), "receivedBytes": float64(o.received.Total() - o.receivedTo),
+		"seconds": seconds(r.Took), "receivedBytes": float64(o.received.Total() - o.receivedTo),
 	}}
 	if r.Full && o.asked != nil && o.asked.begun {
 		close(o.asked.done)
 		o.asked = nil
 	}
 	o.mu.Unlock()
-	o.report(e, nil)
-	o.informer.serve()
+	o.informer.serve(e)
 	o.informer.caughtUp()
 }
 

@@ -155,7 +155,7 @@ func (s *SharedIndexInformer) begin(ctx context.Context) error {
 
 // serveStored makes the stored objects readable before the server is heard. See Options.ServeStaleAfter.
 func (s *SharedIndexInformer) serveStored(ctx context.Context) {
-	s.serve()
+	s.serve(s.progress.fromDisk(s.parts.Load().indexer.Len()))
 	switch after := s.shared.opts.ServeStaleAfter; {
 	case after < 0:
 		s.synced.set()

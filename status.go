@@ -282,13 +282,13 @@ func (p *progress) started(decision checkpoint.Decision, vouchedAt time.Time) {
 	}
 }
 
-// served says how an informer begins.
-func (p *progress) served(objects int) Event {
+// fromDisk is the event of an informer that begins with what is stored.
+func (p *progress) fromDisk(objects int) Event {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	e := Event{Code: CodeServed, Cause: string(p.cause), Message: p.reason, Numbers: map[string]float64{"objects": float64(objects)}}
-	if last := p.contact.get(); p.startedFrom == "disk" && !last.IsZero() {
-		e.Numbers["secondsSinceContact"] = max(0, time.Since(last).Round(time.Second).Seconds())
+	e := Event{Cause: string(p.cause), Message: "from disk", Numbers: map[string]float64{"objects": float64(objects)}}
+	if last := p.contact.get(); !last.IsZero() {
+		e.Numbers["secondsSinceContact"] = max(0, seconds(time.Since(last)))
 	}
 	return e
 }
@@ -453,7 +453,7 @@ func (p *progress) setLocked(code Code, err error) (e Event) {
 		e.Code = code
 	case was:
 		delete(p.troubles, code)
-		e = Event{Code: CodeRecovered, Cause: string(code), Numbers: map[string]float64{"seconds": time.Since(before.since).Seconds()}}
+		e = Event{Code: CodeRecovered, Cause: string(code), Numbers: map[string]float64{"seconds": seconds(time.Since(before.since))}}
 	}
 	return e
 }
