@@ -73,7 +73,10 @@ func TestTheTimelineHasWhatHappenedInThisProcessAndBefore(t *testing.T) {
 		if diff := cmp.Diff(second, events(p.Cache)); diff != "" {
 			t.Errorf("with the second process (-want +got):\n%s", diff)
 		}
-		for _, e := range p.Cache.Timeline() {
+		for i, e := range p.Cache.Timeline() {
+			if e.Code == warmwatch.CodeOpened && (e.Numbers["fileBytes"] == 0) != (i == 0) { // A forgotten mount shows in each start.
+				t.Errorf("opened with %v bytes", e.Numbers["fileBytes"])
+			}
 			if seconds, ok := e.Numbers["seconds"]; e.Code == warmwatch.CodeRecovered && e.Time.After(time.Now().Add(-10*time.Minute)) && (!ok || seconds < 55 || seconds > 100) {
 				t.Errorf("the server was away for a minute: %+v", e)
 			}
