@@ -79,6 +79,7 @@ func Open(ctx context.Context, path string, o Options) (*Cache, error) {
 		CommitInterval:  o.CommitInterval,
 		DurableDelay:    o.DurableDelay,
 		MaxPendingBytes: o.MaxPendingBytes,
+		MaxFileBytes:    o.MaxFileBytes,
 		LockTimeout:     o.LockTimeout,
 		OnEvent:         c.fileEvent,
 		Logger:          o.Logger,
