@@ -25,6 +25,7 @@ type Metrics struct {
 
 // InformerMetrics are numbers of a [SharedIndexInformer].
 type InformerMetrics struct {
+	Informer                            string // As in Status.
 	Group, Version, Resource, Namespace string
 	Name                                string // InformerOptions.Name.
 	Objects                             int
