@@ -298,6 +298,17 @@ func (c *Cache) running() []*SharedIndexInformer {
 	})
 }
 
+// Informer returns the running informer that Status lists by this name, or nil. An informer of [Cache.NewInformer] gets
+// another name once its first request was seen.
+func (c *Cache) Informer(name string) *SharedIndexInformer {
+	for _, s := range c.running() {
+		if s.place.Load().name() == name {
+			return s
+		}
+	}
+	return nil
+}
+
 // Status returns the present state.
 func (c *Cache) Status() Status {
 	st := Status{Name: c.opts.Name, Path: c.db.Path(), MemoryOnly: c.db.MemoryOnly(), Informers: map[string]InformerStatus{}, Workqueues: c.work.Status()}

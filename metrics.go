@@ -25,6 +25,7 @@ type Metrics struct {
 
 // InformerMetrics are numbers of a [SharedIndexInformer].
 type InformerMetrics struct {
+	Informer                            string // As in Status.
 	Group, Version, Resource, Namespace string
 	Name                                string // InformerOptions.Name.
 	Objects                             int
@@ -67,7 +68,7 @@ func (c *Cache) Metrics() Metrics {
 func (s *SharedIndexInformer) metrics(p *parts, problems map[Code]int) InformerMetrics {
 	id := p.identity
 	m := InformerMetrics{
-		Group: id.Group, Version: id.Version, Resource: id.Resource, Namespace: id.Namespace, Name: s.opts.Name,
+		Informer: p.name(), Group: id.Group, Version: id.Version, Resource: id.Resource, Namespace: id.Namespace, Name: s.opts.Name,
 		Objects: p.indexer.Len(), LastContact: s.progress.contact.get(),
 		ReceivedBytes: s.progress.received.ByKind(), Events: p.sink.Events().ByType(),
 		Handlers: s.handlerStatus(queue.Handlers), Reconcilers: s.progress.reconcilerStatus(s.workStatus(p)),
