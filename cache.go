@@ -72,8 +72,12 @@ func Open(ctx context.Context, path string, o Options) (*Cache, error) {
 		DurableDelay:    o.DurableDelay,
 		MaxPendingBytes: o.MaxPendingBytes,
 		LockTimeout:     o.LockTimeout,
-		OnDamage:        c.fileDamaged,
-		Logger:          o.Logger,
+		OnEvent: func(code persist.Code, err error) {
+			if code == persist.CodeFileDamaged {
+				c.fileDamaged(err)
+			}
+		},
+		Logger: o.Logger,
 	})
 	if err != nil {
 		return nil, fmt.Errorf("warmwatch: open: %w", err)

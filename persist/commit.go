@@ -33,15 +33,17 @@ func (db *DB) run() {
 	defer timer.Stop()
 	for {
 		db.mu.Lock()
-		damage, ended := db.unreported, db.phase == closed
-		db.unreported = nil
+		events, ended := db.events, db.phase == closed
+		db.events = nil
 		wait, due := db.nextCommitLocked(time.Now())
 		db.mu.Unlock()
-		if damage != nil {
-			db.markStart(maxStarts) // The next Open sets the file aside.
-			if db.opts.OnDamage != nil {
-				db.opts.OnDamage(damage)
+		for _, e := range events {
+			if e.code == CodeFileDamaged {
+				db.markStart(maxStarts) // The next Open sets the file aside.
 			}
+			db.opts.OnEvent(e.code, e.err)
+		}
+		if len(events) > 0 {
 			continue
 		}
 		if ended {
@@ -71,6 +73,24 @@ func (db *DB) run() {
 	}
 }
 
+// An event is a call of Options.OnEvent.
+type event struct {
+	code Code
+	err  error
+}
+
+// log is the default of Options.OnEvent.
+func (db *DB) log(code Code, err error) {
+	switch code {
+	case CodeFileDamaged:
+		db.opts.Logger.Error(err, "The cache file is damaged. It is only read from now on, and set aside at the next start", "path", db.path)
+	case CodeNotWritten:
+		db.opts.Logger.Error(err, "Could not write to the cache file, keeping the changes in memory, where they are not durable. Durable handlers and reconcilers wait for a while, then they go on from memory", "path", db.path, "wait", durableGrace)
+	default:
+		db.opts.Logger.Info("The cache file is written to again", "path", db.path)
+	}
+}
+
 // durableGrace is how long commits may fail. After that, applied batches count as durable all the same (S6). A crash
 // undoes them.
 const durableGrace = 30 * time.Second
@@ -88,7 +108,7 @@ func (db *DB) nextCommitLocked(now time.Time) (wait time.Duration, due bool) {
 	}
 	wait = db.commitAt.Sub(now)
 	if failing && db.countedTo < db.applied {
-		wait = min(wait, db.problem.since.Add(durableGrace).Sub(now))
+		wait = min(wait, db.meter.problem.Load().since.Add(durableGrace).Sub(now))
 	}
 	return wait, true
 }
@@ -102,15 +122,18 @@ func (db *DB) commit() {
 		db.mu.Unlock()
 		return
 	}
-	flushing, b, again := db.takeWaitingLocked(), db.bolt, db.failingLocked()
+	begin := time.Now()
+	flushing, again := db.takeWaitingLocked(begin), db.failingLocked()
 	db.mu.Unlock()
 
 	var txID int
 	var err error
 	if flushing != nil {
+		var writtenBytes int64
 		if err = db.waitForReaders(); err == nil {
-			txID, err = db.write(b, flushing, again)
+			txID, writtenBytes, err = db.write(db.bolt, flushing, again)
 		}
+		db.meterCommit(begin, writtenBytes, err)
 		if isDiskFull(err) {
 			db.makeRoom()
 		}
@@ -132,9 +155,10 @@ func (db *DB) countLocked() {
 }
 
 // takeWaitingLocked takes the changes to write. It returns nil if there are none or there is no file.
-func (db *DB) takeWaitingLocked() *layer {
+func (db *DB) takeWaitingLocked(now time.Time) *layer {
 	db.flushRequested = false
-	db.commitAt, db.busySince = time.Time{}, time.Now()
+	db.commitAt = time.Time{}
+	db.meter.busySince.Store(&now)
 	if db.flushing == nil { // Otherwise the last attempt failed: try the same changes again.
 		db.flushingTo = db.applied
 		if db.writesLocked() {
@@ -146,7 +170,7 @@ func (db *DB) takeWaitingLocked() *layer {
 
 // attemptedLocked notes how an attempt has ended.
 func (db *DB) attemptedLocked(flushing *layer, txID int, err error) {
-	db.busySince = time.Time{}
+	db.meter.busySince.Store(nil)
 	if err != nil {
 		db.failedLocked(err)
 		return
@@ -155,13 +179,14 @@ func (db *DB) attemptedLocked(flushing *layer, txID int, err error) {
 		db.boltTxID = txID
 	}
 	if db.failingLocked() {
-		db.opts.Logger.Info("The cache file is written to again", "path", db.path)
-		db.problem = problem{}
+		db.events = append(db.events, event{})
+		db.meter.problem.Store(&problem{})
 		if len(db.pending.buckets) > 0 { // pending may have counted as durable.
 			db.noteChangeLocked(db.opts.DurableDelay)
 		}
 	}
 	db.flushing, db.durable = nil, db.flushingTo
+	db.meterPendingLocked()
 }
 
 // failedLocked notes that a commit has failed: it is tried again, unless the file is damaged.
@@ -173,33 +198,35 @@ func (db *DB) failedLocked(err error) {
 		db.damagedLocked(err)
 		return
 	}
-	since := db.problem.since
+	since := db.meter.problem.Load().since
 	if !db.failingLocked() {
-		db.opts.Logger.Error(err, "Could not write to the cache file, keeping the changes in memory, where they are not durable. Durable handlers and reconcilers wait for a while, then they go on from memory", "path", db.path, "wait", durableGrace)
+		db.events = append(db.events, event{CodeNotWritten, err})
 		since = time.Now()
 	}
 	if db.formerUsers == nil {
 		db.formerUsers, db.users = db.users, new(atomic.Int64)
 	}
-	db.problem = problem{CodeNotWritten, since, fmt.Errorf("persist: commit to %s: %w", db.path, err)}
+	db.meter.problem.Store(&problem{CodeNotWritten, since, fmt.Errorf("persist: commit to %s: %w", db.path, err)})
 	// The delay is as long as commits have failed so far: it doubles.
 	db.commitAt = time.Now().Add(min(max(time.Since(since), minRetryDelay), maxRetryDelay))
 }
 
-// write puts a layer into the file in one transaction, and returns its number. After a failed commit it first syncs the
-// present content of the file.
-func (db *DB) write(b *handle, l *layer, again bool) (txID int, err error) {
+// write puts a layer into the file in one transaction, and returns its number and about how much it has written. After a
+// failed commit it first syncs the present content of the file.
+func (db *DB) write(b *handle, l *layer, again bool) (txID int, writtenBytes int64, err error) {
 	if before := hook.BeforeWrite.Load(); before != nil {
 		if err := (*before)(); err != nil {
-			return 0, err
+			return 0, 0, err
 		}
 	}
 	if again {
 		if err := db.sync(b); err != nil {
-			return 0, err
+			return 0, 0, err
 		}
 	}
+	var written *bolt.Tx
 	err = b.update(func(tx *bolt.Tx) error {
+		written = tx
 		if txID = tx.ID(); txID-1 < db.boltTxID {
 			return corruptFile("it went back from transaction %d to %d", db.boltTxID, txID-1)
 		}
@@ -210,7 +237,11 @@ func (db *DB) write(b *handle, l *layer, again bool) (txID int, err error) {
 		}
 		return nil
 	})
-	return txID, err
+	if err == nil {
+		stats := written.Stats()
+		writtenBytes = stats.GetPageAlloc()
+	}
+	return txID, writtenBytes, err
 }
 
 const (

@@ -20,10 +20,10 @@ func (db *DB) readError(b *handle, bucket Bucket, err error) error {
 	db.mu.Lock()
 	defer db.mu.Unlock()
 	switch {
-	case b == nil || db.phase == closed || db.unreadable:
+	case b == nil || db.phase == closed || db.meter.unreadable.Load():
 	case bucket == Bucket{}:
 		db.damagedLocked(err)
-		db.unreadable = true
+		db.meter.unreadable.Store(true)
 	case !db.pending.bucket(bucket).dropped:
 		db.damagedLocked(err)
 		db.pending.bucket(bucket).dropped = true // The pending values stay.
@@ -39,15 +39,16 @@ func isFileDamage(err error) bool {
 // damagedLocked stops writing to the file: it is only read from now on. Changes that are not written stay in pending.
 func (db *DB) damagedLocked(err error) {
 	if db.writesLocked() {
-		db.opts.Logger.Error(err, "The cache file is damaged. It is only read from now on, and set aside at the next start", "path", db.path)
-		db.problem = problem{CodeFileDamaged, time.Now(), fmt.Errorf("persist: %s is only read: %w", db.path, err)}
+		db.meter.problem.Store(&problem{CodeFileDamaged, time.Now(), fmt.Errorf("persist: %s is only read: %w", db.path, err)})
 	}
 	if db.flushing != nil {
 		db.mergeBackLocked(db.flushing)
 		db.flushing = nil
 	}
 	db.pending.noneFresh() // A commit may be under way.
-	db.unreported = err
+	db.meter.damages.Add(1)
+	db.meterPendingLocked()
+	db.events = append(db.events, event{CodeFileDamaged, err})
 	db.noteChangeLocked(db.opts.DurableDelay)
 	db.wakeCommitter()
 	db.announceLocked()

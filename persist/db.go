@@ -26,9 +26,11 @@ type Options struct {
 	// LockTimeout is how long Open waits for another process to release the
 	// file. Default 30s; negative: it does not wait.
 	LockTimeout time.Duration
-	// OnDamage is called when the file, or one more bucket of it, is found damaged in use. What could not be read is gone.
-	// No lock is held meanwhile. Default: none.
-	OnDamage func(cause error)
+	// OnEvent is called with [CodeFileDamaged] when the file, or one more bucket of it, is found damaged in use: what
+	// could not be read is gone. It is called with [CodeNotWritten] when commits begin to fail, and with an empty code and
+	// a nil error when the file is written to again. The committer calls it, without a lock: no commit is made before it
+	// returns. Default: the log says so.
+	OnEvent func(code Code, err error)
 	// Logger receives what an operator should know. Default klog's.
 	Logger *klog.Logger
 }
@@ -85,7 +87,7 @@ func (o Options) withDefaults() (Options, error) {
 //	                                                                                  set aside by the next Open
 //
 // In use a damaged file is not replaced: the DB stops writing to it, and changes in memory count as durable. A bucket
-// that cannot be read counts as dropped. If no transaction can be begun any more, all buckets do. Options.OnDamage is
+// that cannot be read counts as dropped. If no transaction can be begun any more, all buckets do. Options.OnEvent is
 // called.
 //
 // All methods are safe for concurrent use.
@@ -98,11 +100,10 @@ type DB struct {
 
 	mu sync.RWMutex
 
-	bolt       *handle // Nil: memory only.
-	unreadable bool    // bolt is left alone: no transaction can be begun.
-	problem    problem
-	unreported error // Damage that was not reported to OnDamage yet.
-	boltTxID   int   // The bbolt transaction of the last successful commit.
+	bolt     *handle // Nil: memory only. It does not change after Open.
+	meter    meter
+	events   []event // Not reported to OnEvent yet.
+	boltTxID int     // The bbolt transaction of the last successful commit.
 	// users counts the transactions of bolt that are open or about to begin. formerUsers counts those that were begun
 	// before a commit failed, see waitForReaders. It is nil once there are none.
 	users, formerUsers *atomic.Int64
@@ -114,7 +115,6 @@ type DB struct {
 	countedTo                    uint64 // The last batch that has counted as durable without being in the file.
 
 	commitAt       time.Time // When the next commit is due, or the next attempt after a failed one. Zero: none is due.
-	busySince      time.Time // When the commit that is under way began, or zero.
 	flushRequested bool
 
 	phase     phase
@@ -128,6 +128,7 @@ type phase int
 
 const (
 	inUse   phase = iota
+	reading       // The file is only read, see OpenReadOnly. There is no committer.
 	closing       // Close makes the last commit.
 	closed        // Only the committer uses the file, to close it.
 )
@@ -150,7 +151,7 @@ const (
 	CodeDiskHangs   Code = "DiskHangs"   // A commit has been under way for more than 10 s.
 )
 
-// A problem in DB.problem has one of the first four codes. There is one problem at a time, because a damaged file is
+// A problem in the meter has one of the first four codes. There is one problem at a time, because a damaged file is
 // not written to any more.
 type problem struct {
 	code  Code
@@ -159,13 +160,11 @@ type problem struct {
 }
 
 // Problem says why persistence is degraded, and since when. since is zero if that is not known. The error is nil if all
-// is well.
+// is well. It takes no lock.
 func (db *DB) Problem() (code Code, since time.Time, err error) {
-	db.mu.RLock()
-	defer db.mu.RUnlock()
-	p, busy := db.problem, time.Since(db.busySince)
-	if p.err == nil && !db.busySince.IsZero() && busy >= hangingCommit {
-		p = problem{CodeDiskHangs, db.busySince, fmt.Errorf("persist: %s: the disk has not done a commit after %v", db.path, busy.Round(time.Second))}
+	p := *db.meter.problem.Load()
+	if begin := db.meter.busySince.Load(); p.err == nil && begin != nil && time.Since(*begin) >= hangingCommit {
+		p = problem{CodeDiskHangs, *begin, fmt.Errorf("persist: %s: the disk has not done a commit after %v", db.path, time.Since(*begin).Round(time.Second))}
 	}
 	return p.code, p.since, p.err
 }
@@ -176,20 +175,16 @@ func (db *DB) Err() error {
 	return err
 }
 
-// MemoryOnly reports whether there is no file behind the DB, or the file cannot be read any more.
-func (db *DB) MemoryOnly() bool {
-	db.mu.RLock()
-	defer db.mu.RUnlock()
-	return db.memoryOnly()
-}
-
-func (db *DB) memoryOnly() bool { return db.bolt == nil || db.unreadable }
+// MemoryOnly reports whether there is no file behind the DB, or the file cannot be read any more. It takes no lock.
+func (db *DB) MemoryOnly() bool { return db.bolt == nil || db.meter.unreadable.Load() }
 
 // writesLocked reports whether changes are written to a file.
-func (db *DB) writesLocked() bool { return db.bolt != nil && db.problem.code != CodeFileDamaged }
+func (db *DB) writesLocked() bool {
+	return db.bolt != nil && db.meter.problem.Load().code != CodeFileDamaged
+}
 
 // failingLocked reports whether the last commit has failed.
-func (db *DB) failingLocked() bool { return db.problem.code == CodeNotWritten }
+func (db *DB) failingLocked() bool { return db.meter.problem.Load().code == CodeNotWritten }
 
 // Update applies what fn puts into the batch: visible at once, durable with
 // the next commit, both as a whole (A1). It returns the number of the batch,
@@ -207,6 +202,10 @@ func (db *DB) update(bound int64, fn func(*Batch)) (uint64, error) {
 	b := Batch{db: db, delay: db.opts.CommitInterval}
 	fn(&b)
 	db.applied++
+	if db.pending.since == 0 {
+		db.pending.since = time.Now().UnixNano()
+	}
+	db.meterPendingLocked()
 	db.noteChangeLocked(b.delay)
 	return db.applied, nil
 }
@@ -303,17 +302,17 @@ func (db *DB) flushLocked() error {
 		db.flushRequested = true
 		db.wakeCommitter()
 		// An attempt that is under way has begun before the call. If it fails, the one after it decides.
-		for db.durable < target && db.writesLocked() && (db.flushRequested || !db.busySince.IsZero()) {
+		for db.durable < target && db.writesLocked() && (db.flushRequested || db.meter.busySince.Load() != nil) {
 			if db.waitLocked(); db.phase == closed {
 				return ErrClosed
 			}
 		}
 		if db.durable < target && db.failingLocked() {
-			return db.problem.err
+			return db.meter.problem.Load().err
 		}
 	}
-	if db.problem.code == CodeFileDamaged {
-		return db.problem.err
+	if p := db.meter.problem.Load(); p.code == CodeFileDamaged {
+		return p.err
 	}
 	return nil
 }
@@ -331,7 +330,15 @@ func (db *DB) Close() error {
 		db.announceLocked() // No attempt will be made for other flushes. They give up, too.
 		db.wakeCommitter()
 	}
+	last := db.phase == reading
+	if last {
+		db.phase = closed
+	}
 	db.mu.Unlock()
+	if last {
+		db.closeErr = db.closeFile()
+		close(db.done)
+	}
 	<-db.done
 	return db.closeErr
 }
@@ -345,8 +352,13 @@ func (db *DB) closeFile() error {
 	case db.writesLocked():
 		return guard(db.bolt.Close)
 	}
-	for db.users.Load() > 0 || db.formerUsers != nil && db.formerUsers.Load() > 0 {
+	for db.isRead() {
 		time.Sleep(readersPause)
 	}
 	return errors.Join(unlockFile(db.bolt.file), db.bolt.file.Close())
+}
+
+// isRead reports whether a transaction is open or about to begin. The committer may call it.
+func (db *DB) isRead() bool {
+	return db.users.Load() > 0 || db.formerUsers != nil && db.formerUsers.Load() > 0
 }

@@ -39,8 +39,11 @@ const PageBytes = 8 << 10
 const allocBytes = 4 << 20
 
 // openBolt opens a file with bbolt. After an error the file is closed.
-func openBolt(f *os.File) (*handle, error) {
+func (db *DB) openBolt(f *os.File) (*handle, error) {
 	options := boltOptions()
+	if db.phase == reading {
+		options.ReadOnly, options.Timeout = true, 1 // It does not wait.
+	}
 	options.OpenFile = func(string, int, os.FileMode) (*os.File, error) { return f, nil }
 	var b *bolt.DB
 	err := guard(func() (err error) {

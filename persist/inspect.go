@@ -28,6 +28,7 @@ import (
 // So bbolt's cursor comes to an end, and finds every key that is there. The values are not read: each has a checksum.
 type inspector struct {
 	f        *os.File
+	txID     int // The file's newest transaction.
 	root     uint64
 	pageSize uint64
 	pages    uint64
@@ -53,6 +54,7 @@ func (in *inspector) file() error {
 	if err != nil {
 		return err
 	}
+	in.txID = int(txIDOf(meta))
 	in.root = binary.NativeEndian.Uint64(meta[metaRootAt:])
 	in.pageSize, in.pages = pageSizeOf(meta), binary.NativeEndian.Uint64(meta[metaHighAt:])
 	if in.pages > uint64(info.Size())/in.pageSize { // bbolt would fault, or write new pages behind these.
@@ -107,10 +109,7 @@ func (in *inspector) freelist(id uint64) error {
 	if h.flags != freelistPage {
 		return corruptFile("page %d has flags %#x, expected a freelist", id, h.flags)
 	}
-	count, from := uint64(h.count), uint64(pageHeaderBytes)
-	if count == manyInFirst {
-		count, from = binary.NativeEndian.Uint64(b[from:]), from+8
-	}
+	count, from := h.entries(b)
 	if count > in.pages || from+8*count > h.bytes {
 		return corruptFile("the freelist has %d entries in %d bytes", count, h.bytes)
 	}

@@ -50,11 +50,8 @@ func Open(ctx context.Context, path string, o Options) (*DB, error) {
 	if err != nil {
 		return nil, err
 	}
-	if path == "" {
-		return nil, errors.New("persist: path is empty")
-	}
-	if info, err := os.Stat(path); err == nil && !info.Mode().IsRegular() {
-		return nil, fmt.Errorf("persist: %s is not a regular file (%v)", path, info.Mode().Type())
+	if err := checkRegular(path); err != nil {
+		return nil, err
 	}
 	db := newDB(o)
 	if db.path, err = resolve(path); err == nil {
@@ -69,13 +66,25 @@ func Open(ctx context.Context, path string, o Options) (*DB, error) {
 	}
 	if err != nil {
 		db.opts.Logger.Error(err, "Could not use the cache file, working from memory", "path", path)
-		db.problem = problem{CodeNoFile, time.Now(), fmt.Errorf("persist: working from memory: %w", err)}
+		p := &problem{CodeNoFile, time.Now(), fmt.Errorf("persist: working from memory: %w", err)}
 		if errors.Is(err, ErrLocked) {
-			db.problem.code = CodeLocked
+			p.code = CodeLocked
 		}
+		db.meter.problem.Store(p)
 	}
 	go db.run()
 	return db, nil
+}
+
+// checkRegular returns an error for a path that no file can have.
+func checkRegular(path string) error {
+	if path == "" {
+		return errors.New("persist: path is empty")
+	}
+	if info, err := os.Stat(path); err == nil && !info.Mode().IsRegular() {
+		return fmt.Errorf("persist: %s is not a regular file (%v)", path, info.Mode().Type())
+	}
+	return nil
 }
 
 // OpenMemory returns a DB that never has a file: [DB.MemoryOnly] is true, and [DB.Err] is nil. It has no goroutine: an
@@ -91,7 +100,7 @@ func OpenMemory(o Options) (*DB, error) {
 }
 
 func newDB(o Options) *DB {
-	return &DB{
+	db := &DB{
 		opts:      o,
 		wake:      make(chan struct{}, 1),
 		done:      make(chan struct{}),
@@ -99,6 +108,12 @@ func newDB(o Options) *DB {
 		users:     new(atomic.Int64),
 		committed: make(chan struct{}),
 	}
+	db.meter.problem.Store(&problem{})
+	db.meter.commits.Store(&Metrics{})
+	if o.OnEvent == nil {
+		db.opts.OnEvent = db.log
+	}
+	return db
 }
 
 // maxOpenAttempts bounds how often a file may come and go while it is being opened.
@@ -147,7 +162,7 @@ func (db *DB) openLocked(f *os.File) error {
 	}
 	db.markStart(db.starts() + 1)
 	defer db.unmarkStart()
-	b, err := openBolt(f)
+	b, err := db.openBolt(f)
 	if err != nil {
 		return err
 	}
@@ -166,8 +181,16 @@ func (db *DB) openLocked(f *os.File) error {
 	case err != nil:
 		db.useUnsynced(b, err)
 	}
-	db.bolt = b
+	db.use(b)
 	return nil
+}
+
+// use makes a file the DB's.
+func (db *DB) use(b *handle) {
+	db.bolt = b
+	m := &Metrics{}
+	m.look(b)
+	db.meter.commits.Store(m)
 }
 
 // inspect returns no inspector for an empty file.
@@ -244,6 +267,7 @@ func (db *DB) setAside(ctx context.Context, bad os.FileInfo, cause error) error 
 	if info, err := f.Stat(); err != nil || bad == nil || !os.SameFile(bad, info) {
 		return err // Another process has set it aside.
 	}
+	db.meter.damages.Add(1)
 	db.removeSetAside()
 	now := time.Now()
 	aside := db.path + corruptSuffix + now.UTC().Format(setAsideLayout)

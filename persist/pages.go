@@ -139,6 +139,34 @@ func headerOf(page []byte) pageHeader {
 	return pageHeader{flags: binary.NativeEndian.Uint16(page[pageFlagsAt:]), count: binary.NativeEndian.Uint16(page[pageCountAt:])}
 }
 
+// entries returns how many entries a freelist has, and where they begin.
+func (h pageHeader) entries(page []byte) (count, from uint64) {
+	if h.count == manyInFirst {
+		return binary.NativeEndian.Uint64(page[pageHeaderBytes:]), pageHeaderBytes + 8
+	}
+	return uint64(h.count), pageHeaderBytes
+}
+
+// usage returns the size of a file, and the part of it that no used page is in. The pages that the newest transaction has
+// freed count as free.
+func usage(f *os.File) (size, free int64, err error) {
+	info, err := f.Stat()
+	if err != nil {
+		return 0, 0, err
+	}
+	m, err := newestMeta(f)
+	if err != nil {
+		return 0, 0, err
+	}
+	page := make([]byte, pageHeaderBytes+8)
+	if err := readAt(f, page, int64(binary.NativeEndian.Uint64(m[metaFreelistAt:])*pageSizeOf(m))); err != nil {
+		return 0, 0, err
+	}
+	count, _ := headerOf(page).entries(page)
+	used := (binary.NativeEndian.Uint64(m[metaHighAt:]) - count) * pageSizeOf(m)
+	return info.Size(), info.Size() - int64(used), nil
+}
+
 // key returns the key of an element of a page that is sound, or nil if the page has no elements.
 func (h pageHeader) key(page []byte, i int) []byte {
 	if h.count == 0 {

@@ -34,6 +34,7 @@ func (e entry) bytes(key string) int64 { return int64(entryOverheadBytes + len(k
 type layer struct {
 	buckets map[Bucket]*bucketLayer
 	bytes   int64
+	since   int64 // When the first batch came, in nanoseconds since 1970. Zero: there is none.
 }
 
 type bucketLayer struct {
@@ -136,7 +137,7 @@ func (b *Batch) put(bucket Bucket, key string, value []byte, isNew bool) {
 	if old, waits := b.db.pending.bucket(bucket).entries.Get(key); waits {
 		isNew = old.fresh
 	}
-	b.db.pending.set(bucket, key, entry{sealed: seal(bucket, key, value), fresh: isNew || b.db.memoryOnly()})
+	b.db.pending.set(bucket, key, entry{sealed: seal(bucket, key, value), fresh: isNew || b.db.MemoryOnly()})
 }
 
 // Delete removes a key. Removing an absent key is no error.
@@ -144,7 +145,7 @@ func (b *Batch) Delete(bucket Bucket, key string) {
 	l := b.db.pending
 	bl := l.bucket(bucket)
 	e, found := bl.entries.Get(key)
-	if b.db.memoryOnly() || (found && e.fresh) {
+	if b.db.MemoryOnly() || (found && e.fresh) {
 		if found {
 			bl.entries.Delete(key)
 			l.bytes -= e.bytes(key)
@@ -164,7 +165,7 @@ func (b *Batch) Drop(bucket Bucket) {
 			return true
 		})
 	}
-	if b.db.memoryOnly() {
+	if b.db.MemoryOnly() {
 		delete(l.buckets, bucket) // Nothing is below it.
 		return
 	}

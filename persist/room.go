@@ -1,5 +1,7 @@
 package persist
 
+import "cmp"
+
 // UpdateWithRoom is [DB.Update] for large writes. It first blocks while more than MaxPendingBytes are pending. The
 // caller must not hold a lock that an acknowledgement needs. While the file cannot be written, it does not block.
 func (db *DB) UpdateWithRoom(fn func(*Batch)) (uint64, error) {
@@ -35,9 +37,15 @@ func (db *DB) overBoundLocked(bound int64) bool {
 	if !db.writesLocked() || db.failingLocked() {
 		return false
 	}
-	n := db.pending.bytes
-	if db.flushing != nil {
-		n += db.flushing.bytes
-	}
+	n, _ := db.waitingLocked()
 	return n > bound
+}
+
+// waitingLocked returns how much waits for a commit, and since when in nanoseconds since 1970.
+func (db *DB) waitingLocked() (bytes, since int64) {
+	bytes, since = db.pending.bytes, db.pending.since
+	if db.flushing != nil {
+		bytes, since = bytes+db.flushing.bytes, cmp.Or(db.flushing.since, since)
+	}
+	return bytes, since
 }

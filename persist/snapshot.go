@@ -60,7 +60,7 @@ func (db *DB) snapshot(space string, durable bool) (*Snapshot, error) {
 // the transaction next.
 func (db *DB) captureLocked(space string, pending, flushing *layer) Snapshot {
 	s := Snapshot{db: db, space: space, pending: pending, flushing: flushing}
-	if !db.memoryOnly() {
+	if !db.MemoryOnly() {
 		s.bolt, s.committed, s.final, s.users = db.bolt, db.boltTxID, !db.writesLocked(), db.users
 		s.users.Add(1)
 	}
@@ -139,7 +139,7 @@ func (db *DB) waitForCommit(txID int) (durable bool, err error) {
 		case txID <= db.boltTxID:
 			return true, nil
 		case db.failingLocked():
-			return false, db.problem.err
+			return false, db.meter.problem.Load().err
 		case db.flushing == nil:
 			return false, db.notOursLocked(txID)
 		}
@@ -195,7 +195,7 @@ func (s *Snapshot) view(bucket Bucket, key string, e entry, inMemory bool, fn fu
 			return nil
 		}
 		found = true
-		return lend(&Item{bucket: bucket, Key: key, sealed: raw}, fn)
+		return lend(&Item{bucket: bucket, Key: key, sealed: raw, meter: &s.db.meter}, fn)
 	})
 	return found, s.db.readError(s.bolt, bucket, err)
 }
@@ -213,7 +213,7 @@ func (s *Snapshot) Scan(name, from string, fn func(*Item) (bool, error)) error {
 	bucket := Bucket{s.space, name}
 	return s.db.readError(s.bolt, bucket, guard(func() error {
 		c := newMergeCursor(s, bucket, from)
-		item := Item{bucket: bucket}
+		item := Item{bucket: bucket, meter: &s.db.meter}
 		more := false
 		visit := func(it *Item) (err error) {
 			more, err = fn(it)
