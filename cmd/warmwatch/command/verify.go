@@ -3,15 +3,18 @@ package command
 import (
 	"context"
 	"encoding/binary"
+	"encoding/json"
 	"errors"
 	"fmt"
 
 	"github.com/spf13/cobra"
 
 	"github.com/warmwatch/warmwatch/indexer"
+	"github.com/warmwatch/warmwatch/internal/deletions"
 	"github.com/warmwatch/warmwatch/internal/record"
 	"github.com/warmwatch/warmwatch/persist"
 	"github.com/warmwatch/warmwatch/queue"
+	"github.com/warmwatch/warmwatch/reflector"
 )
 
 func newVerify() *cobra.Command {
@@ -37,8 +40,8 @@ func (f *file) verify() (values int, err error) {
 	err = f.each(func(i *informer, bucket string, it *persist.Item) error {
 		values++
 		payload, err := it.Payload()
-		if err == nil && bucket != indexer.IndexBucket {
-			err = check(bucket, it.Key, payload)
+		if err == nil {
+			err = check(bucket, payload)
 		}
 		if bucket == indexer.ObjectsBucket {
 			if objects[i.space] == nil {
@@ -69,16 +72,16 @@ func at(b persist.Bucket, key string, err error) error {
 }
 
 // check returns an error for a value with a good checksum that is not what belongs into its bucket.
-func check(bucket, key string, payload []byte) error {
+func check(bucket string, payload []byte) (err error) {
 	switch bucket {
-	case indexer.ObjectsBucket:
-		_, err := record.Parse(payload)
-		return err
+	case indexer.ObjectsBucket, reflector.StagedBucket, deletions.BucketName:
+		_, err = record.Parse(payload)
 	case queue.DeltasBucket:
-		_, err := queue.ParseDelta(payload)
-		return err
+		_, err = queue.ParseDelta(payload)
+	case queue.HandlersBucket:
+		err = json.Unmarshal(payload, new(queue.Handled))
 	}
-	return nil
+	return err
 }
 
 // verifyIndex finds index entries without an object.
