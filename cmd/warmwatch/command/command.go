@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
 	"runtime/debug"
 	"slices"
 
@@ -95,7 +96,7 @@ func newVerb(use, short string, args cobra.PositionalArgs, run func(cmd *cobra.C
 
 // A reader has the flags of a verb that only reads.
 type reader struct {
-	copy   bool
+	copyTo string // The directory for a copy; empty: none is made.
 	format format
 }
 
@@ -117,7 +118,8 @@ func newReader(use, short string, args cobra.PositionalArgs, run func(ctx contex
 
 // addTo adds the flags to a verb.
 func (r *reader) addTo(cmd *cobra.Command) {
-	cmd.Flags().BoolVar(&r.copy, "copy", false, "read a copy, in the directory for temporary files: for a file that a process holds")
+	cmd.Flags().StringVar(&r.copyTo, "copy", "", "read a copy in this directory, by default the one for temporary files: for a file that a process holds")
+	cmd.Flags().Lookup("copy").NoOptDefVal = os.TempDir()
 	if r.format != "" {
 		cmd.Flags().VarP(&r.format, "output", "o", "one of "+fmt.Sprint(formats))
 		_ = cmd.RegisterFlagCompletionFunc("output", cobra.FixedCompletions(formats, cobra.ShellCompDirectiveNoFileComp))

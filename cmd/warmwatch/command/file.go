@@ -69,8 +69,8 @@ var silent klog.Logger
 // read opens a file for fn without writing to it.
 func (r *reader) read(ctx context.Context, path string, fn func(*file) error) (err error) {
 	from := path
-	if r.copy {
-		dir, err := os.MkdirTemp("", "warmwatch-")
+	if r.copyTo != "" {
+		dir, err := os.MkdirTemp(r.copyTo, "warmwatch-")
 		if err != nil {
 			return err
 		}

@@ -83,7 +83,7 @@ func TestReadingVerbsDoNotWrite(t *testing.T) {
 	}
 	before := contents(t, filepath.Dir(path))
 	for name, args := range readingVerbs(path) {
-		for _, more := range [][]string{nil, {"--copy"}} {
+		for _, more := range [][]string{nil, {"--copy"}, {"--copy=" + t.TempDir()}, {"--copy=" + filepath.Dir(path)}} {
 			expect(t, exitFine, "", slices.Concat(args, more)...)
 			if diff := cmp.Diff(before, contents(t, filepath.Dir(path))); diff != "" {
 				t.Errorf("%s %q has changed (-before +after):\n%s", name, more, diff)
