@@ -18,6 +18,7 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/tools/cache"
 
 	"github.com/warmwatch/warmwatch"
@@ -126,7 +127,8 @@ func live(t *testing.T, path string, all []resource) *life {
 	return l
 }
 
-// build makes a file with three informers. A handler, a reconciler and a workqueue have not done everything.
+// build makes a file with three informers. A handler, a reconciler and a workqueue have not done everything, another
+// handler has. The last one has got a bookmark.
 func build(t *testing.T) (path string) {
 	t.Helper()
 	path = testsupport.Path(t)
@@ -134,6 +136,7 @@ func build(t *testing.T) (path string) {
 		all := resources(t)
 		first := live(t, path, all)
 		addHandlers(t, first.informers[0])
+		addHandler(t, first.informers[0], "audit")
 		first.run()
 		q, err := workqueue.New(first.Workqueues(), "mail", workqueue.Options[string]{LeaveAtShutDown: true})
 		if err != nil {
@@ -145,7 +148,12 @@ func build(t *testing.T) (path string) {
 		first.end()
 
 		second := live(t, path, all)
+		addHandler(t, second.informers[0], "audit")
 		second.run()
+		all[2].With(func() { all[2].RV++ })
+		bookmark := widget("")
+		bookmark.SetResourceVersion("2")
+		all[2].Emit(watch.Bookmark, bookmark)
 		all[0].Put(pod("b", "two"))
 		all[0].Remove("c")
 		bubble.Settle()
@@ -154,11 +162,16 @@ func build(t *testing.T) (path string) {
 	return path
 }
 
-func addHandlers(t *testing.T, informer *warmwatch.SharedIndexInformer) {
+func addHandler(t *testing.T, informer *warmwatch.SharedIndexInformer, name string) {
 	t.Helper()
-	if _, err := informer.AddDurableEventHandler("network", cache.ResourceEventHandlerFuncs{}, warmwatch.DurableOptions{}); err != nil {
+	if _, err := informer.AddDurableEventHandler(name, cache.ResourceEventHandlerFuncs{}, warmwatch.DurableOptions{}); err != nil {
 		t.Fatal(err)
 	}
+}
+
+func addHandlers(t *testing.T, informer *warmwatch.SharedIndexInformer) {
+	t.Helper()
+	addHandler(t, informer, "network")
 	fails := func(_ context.Context, r warmwatch.ReconcileRequest) (result warmwatch.ReconcileResult, err error) {
 		if r.Name == "a" {
 			err = errors.New("not today")

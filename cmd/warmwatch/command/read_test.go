@@ -19,6 +19,7 @@ import (
 	"github.com/warmwatch/warmwatch/internal/testsupport/process"
 	"github.com/warmwatch/warmwatch/internal/testsupport/testdb"
 	"github.com/warmwatch/warmwatch/persist"
+	"github.com/warmwatch/warmwatch/queue"
 )
 
 // readingVerbs returns a call of each verb that only reads, but for diff.
@@ -266,6 +267,22 @@ func TestWrongUsage(t *testing.T) {
 	expect(t, exitFine, "warmwatch", "version")
 	expect(t, exitFine, "bash", "completion", "bash")
 	expect(t, exitFine, "Usage:")
+}
+
+// TestPendingOfAHandlerThatStartsOver: of the deltas behind its cursor it needs the deletions.
+func TestPendingOfAHandlerThatStartsOver(t *testing.T) {
+	path := build(t)
+	change(t, path, "pods", func(b *persist.Batch, of func(string) persist.Bucket) {
+		b.Put(of("handlers"), "handler/network", persist.JSON(queue.Handled{StartsOver: true}))
+		b.Put(of("handlers"), "handler/audit", persist.JSON(queue.Handled{Cursor: 2, StartsOver: true}))
+	})
+	out := strings.Join(strings.Fields(expect(t, exitFine, "", "pending", path)), " ")
+	for _, want := range []string{"handler/network (starts over) 1 ", " ns/c pods", "handler/audit (starts over) 0 "} {
+		if !strings.Contains(out, want) {
+			t.Errorf("%q is missing in %s", want, out)
+		}
+	}
+	expect(t, exitFine, "", "verify", path)
 }
 
 // TestTheTimeline: the last events, each with its page.

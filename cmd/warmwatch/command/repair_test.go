@@ -12,6 +12,7 @@ import (
 	"github.com/warmwatch/warmwatch/internal/testsupport/bubble"
 	"github.com/warmwatch/warmwatch/internal/testsupport/cachefile"
 	"github.com/warmwatch/warmwatch/internal/testsupport/recorder"
+	"github.com/warmwatch/warmwatch/persist"
 )
 
 // TestRelist: the next start of the informer lists, and its handler is not called for what is the same.
@@ -26,6 +27,7 @@ func TestRelist(t *testing.T) {
 				all := resources(t)
 				all[0].Put(pod("b", "two"))
 				all[0].Remove("c")
+				all[2].With(func() { all[2].RV++ })
 				next := live(t, path, all)
 				r := &recorder.Recorder{}
 				if _, err := next.informers[0].AddDurableEventHandler("network", r, warmwatch.DurableOptions{}); err != nil {
@@ -55,11 +57,18 @@ func TestForget(t *testing.T) {
 	if out := expect(t, exitFine, "reconciler/files", "pending", path); strings.Contains(out, "network") || strings.Contains(out, "mail") {
 		t.Errorf("something still waits:\n%s", out)
 	}
+	expect(t, exitFine, "", "forget", path, "pods", "--handler", "audit")
 	expect(t, exitFine, "forgot files of "+podsInformer, "forget", path, "pods", "--handler", "files")
 	expectNothing(t, "pending", path)
-	expect(t, exitFine, "forgot "+secretsInformer, "forget", path, "secrets")
-	if out := expect(t, exitFine, podsInformer, "ls", path); strings.Contains(out, "secrets") {
-		t.Errorf("it is still there:\n%s", out)
+	change(t, path, "widgets", func(b *persist.Batch, of func(string) persist.Bucket) {
+		b.Put(persist.Bucket{Space: unusedSpace, Name: unusedBucket}, of("").Space, []byte(`{"since":"2026-03-01T09:30:00Z"}`))
+	})
+	expect(t, exitFine, "complete, unused since 2026-03-01T09:30:00Z", "status", path)
+	expect(t, exitFine, "forgot "+widgetsInformer, "forget", path, "widgets")
+	for _, verb := range []string{"ls", "dump"} {
+		if out := expect(t, exitFine, "pods", verb, path); strings.Contains(out, "widgets") {
+			t.Errorf("it is still there:\n%s", out)
+		}
 	}
 	expect(t, exitFine, "", "verify", path)
 	cachefile.Check(t, path)
