@@ -73,24 +73,6 @@ func (db *DB) run() {
 	}
 }
 
-// An event is a call of Options.OnEvent.
-type event struct {
-	code Code
-	err  error
-}
-
-// log is the default of Options.OnEvent.
-func (db *DB) log(code Code, err error) {
-	switch code {
-	case CodeFileDamaged:
-		db.opts.Logger.Error(err, "The cache file is damaged. It is only read from now on, and set aside at the next start", "path", db.path)
-	case CodeNotWritten:
-		db.opts.Logger.Error(err, "Could not write to the cache file, keeping the changes in memory, where they are not durable. Durable handlers and reconcilers wait for a while, then they go on from memory", "path", db.path, "wait", durableGrace)
-	default:
-		db.opts.Logger.Info("The cache file is written to again", "path", db.path)
-	}
-}
-
 // durableGrace is how long commits may fail. After that, applied batches count as durable all the same (S6). A crash
 // undoes them.
 const durableGrace = 30 * time.Second
@@ -103,12 +85,12 @@ func (db *DB) nextCommitLocked(now time.Time) (wait time.Duration, due bool) {
 		return 0, true
 	case db.commitAt.IsZero():
 		return 0, false
-	case db.writesLocked() && !failing && db.pending.bytes >= db.opts.MaxPendingBytes/2:
+	case db.writes() && !failing && db.pending.bytes >= db.opts.MaxPendingBytes/2:
 		return 0, true
 	}
 	wait = db.commitAt.Sub(now)
 	if failing && db.countedTo < db.applied {
-		wait = min(wait, db.meter.problem.Load().since.Add(durableGrace).Sub(now))
+		wait = min(wait, db.problem.Load().since.Add(durableGrace).Sub(now))
 	}
 	return wait, true
 }
@@ -129,11 +111,10 @@ func (db *DB) commit() {
 	var txID int
 	var err error
 	if flushing != nil {
-		var writtenBytes int64
 		if err = db.waitForReaders(); err == nil {
-			txID, writtenBytes, err = db.write(db.bolt, flushing, again)
+			txID, err = db.write(db.bolt, flushing, again)
 		}
-		db.meterCommit(begin, writtenBytes, err)
+		db.meterCommit(begin, err)
 		if isDiskFull(err) {
 			db.makeRoom()
 		}
@@ -141,7 +122,7 @@ func (db *DB) commit() {
 
 	db.mu.Lock()
 	defer db.mu.Unlock()
-	db.attemptedLocked(flushing, txID, err)
+	db.attemptedLocked(flushing, txID, begin, err)
 	db.announceLocked()
 }
 
@@ -158,10 +139,10 @@ func (db *DB) countLocked() {
 func (db *DB) takeWaitingLocked(now time.Time) *layer {
 	db.flushRequested = false
 	db.commitAt = time.Time{}
-	db.meter.busySince.Store(&now)
+	db.busySince.Store(&now)
 	if db.flushing == nil { // Otherwise the last attempt failed: try the same changes again.
 		db.flushingTo = db.applied
-		if db.writesLocked() {
+		if db.writes() {
 			db.flushing, db.pending = db.pending, newLayer()
 		}
 	}
@@ -169,8 +150,8 @@ func (db *DB) takeWaitingLocked(now time.Time) *layer {
 }
 
 // attemptedLocked notes how an attempt has ended.
-func (db *DB) attemptedLocked(flushing *layer, txID int, err error) {
-	db.meter.busySince.Store(nil)
+func (db *DB) attemptedLocked(flushing *layer, txID int, begin time.Time, err error) {
+	db.busySince.Store(nil)
 	if err != nil {
 		db.failedLocked(err)
 		return
@@ -179,54 +160,63 @@ func (db *DB) attemptedLocked(flushing *layer, txID int, err error) {
 		db.boltTxID = txID
 	}
 	if db.failingLocked() {
-		db.events = append(db.events, event{})
-		db.meter.problem.Store(&problem{})
+		db.events = append(db.events, problem{})
+		db.problem.Store(&problem{})
 		if len(db.pending.buckets) > 0 { // pending may have counted as durable.
 			db.noteChangeLocked(db.opts.DurableDelay)
 		}
 	}
 	db.flushing, db.durable = nil, db.flushingTo
-	db.meterPendingLocked()
+	db.pendingBytes.Store(db.pending.bytes)
+	db.unwritten.Store(0)
+	if len(db.pending.buckets) > 0 {
+		db.unwritten.Store(begin.UnixNano())
+	}
 }
 
 // failedLocked notes that a commit has failed: it is tried again, unless the file is damaged.
 func (db *DB) failedLocked(err error) {
-	if !db.writesLocked() { // The file was found to be damaged meanwhile.
+	if !db.writes() { // The file was found to be damaged meanwhile.
 		return
 	}
 	if errors.Is(err, ErrCorrupt) {
 		db.damagedLocked(err)
 		return
 	}
-	since := db.meter.problem.Load().since
+	since := db.problem.Load().since
 	if !db.failingLocked() {
-		db.events = append(db.events, event{CodeNotWritten, err})
+		db.events = append(db.events, problem{code: CodeNotWritten, err: err})
 		since = time.Now()
+	}
+	if errors.Is(err, bolterrors.ErrMaxSizeReached) { // Nothing was written. With what is deleted meanwhile it may fit.
+		db.mergeBackLocked()
 	}
 	if db.formerUsers == nil {
 		db.formerUsers, db.users = db.users, new(atomic.Int64)
 	}
-	db.meter.problem.Store(&problem{CodeNotWritten, since, fmt.Errorf("persist: commit to %s: %w", db.path, err)})
+	db.problem.Store(&problem{CodeNotWritten, since, fmt.Errorf("persist: commit to %s: %w", db.path, err)})
 	// The delay is as long as commits have failed so far: it doubles.
 	db.commitAt = time.Now().Add(min(max(time.Since(since), minRetryDelay), maxRetryDelay))
 }
 
-// write puts a layer into the file in one transaction, and returns its number and about how much it has written. After a
-// failed commit it first syncs the present content of the file.
-func (db *DB) write(b *handle, l *layer, again bool) (txID int, writtenBytes int64, err error) {
+// write puts a layer into the file in one transaction, and returns its number. After a failed commit it first syncs the
+// present content of the file.
+func (db *DB) write(b *handle, l *layer, again bool) (txID int, err error) {
 	if before := hook.BeforeWrite.Load(); before != nil {
 		if err := (*before)(); err != nil {
-			return 0, 0, err
+			return 0, err
 		}
 	}
 	if again {
 		if err := db.sync(b); err != nil {
-			return 0, 0, err
+			return 0, err
 		}
 	}
-	var written *bolt.Tx
 	err = b.update(func(tx *bolt.Tx) error {
-		written = tx
+		tx.OnCommit(func() {
+			stats := tx.Stats()
+			db.writtenBytes.Add(stats.GetPageAlloc())
+		})
 		if txID = tx.ID(); txID-1 < db.boltTxID {
 			return corruptFile("it went back from transaction %d to %d", db.boltTxID, txID-1)
 		}
@@ -237,11 +227,7 @@ func (db *DB) write(b *handle, l *layer, again bool) (txID int, writtenBytes int
 		}
 		return nil
 	})
-	if err == nil {
-		stats := written.Stats()
-		writtenBytes = stats.GetPageAlloc()
-	}
-	return txID, writtenBytes, err
+	return txID, err
 }
 
 const (
@@ -283,6 +269,9 @@ func writeBucket(tx *bolt.Tx, name Bucket, bl *bucketLayer) error {
 	bucket, err := space.CreateBucketIfNotExists([]byte(name.Name))
 	if err != nil {
 		return err
+	}
+	if tx.DB().NoSync { // A compaction: all keys come in order, so pages can be full.
+		bucket.FillPercent = 1
 	}
 	var key []byte
 	bl.entries.Scan(func(k string, e entry) bool {

@@ -18,7 +18,7 @@ func commitUntilVisible(t *testing.T, db *DB) (end func(error)) {
 	db.flushing, db.pending, db.flushingTo = db.pending, newLayer(), db.applied
 	l := db.flushing
 	db.mu.Unlock()
-	txID, _, err := db.write(db.bolt, l, false)
+	txID, err := db.write(db.bolt, l, false)
 	if err != nil {
 		t.Fatal(err)
 	}

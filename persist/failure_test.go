@@ -317,7 +317,7 @@ func TestACommitThatHasOnlyFailedItsFsync(t *testing.T) {
 			l := db.flushing
 			db.mu.Unlock()
 			synctest.Wait() // The committer uses the same.
-			if _, _, err := db.write(db.bolt, l, true); err != nil {
+			if _, err := db.write(db.bolt, l, true); err != nil {
 				t.Fatal(err)
 			}
 			db.mu.Lock()

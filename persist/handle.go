@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math"
 	"os"
 	"runtime/debug"
 
@@ -51,14 +52,14 @@ func (db *DB) openBolt(f *os.File) (*handle, error) {
 		return err
 	})
 	if err == nil {
-		b.AllocSize = allocBytes
+		b.AllocSize, b.MaxSize = allocBytes, int(min(db.opts.MaxFileBytes, math.MaxInt)) // Not earlier: Windows refuses to open a longer file.
 		return &handle{DB: b, file: f, pageSize: int64(b.Info().PageSize)}, nil
 	}
 	_ = errors.Join(unlockFile(f), f.Close()) // bbolt has closed it, unless bbolt panicked: its mapping would keep the lock.
 	switch {
 	case errors.Is(err, bolterrors.ErrTimeout):
-		err = fmt.Errorf("%w: %s", ErrLocked, f.Name())
-	case errors.Is(err, bolterrors.ErrInvalid), errors.Is(err, bolterrors.ErrChecksum), errors.Is(err, bolterrors.ErrVersionMismatch):
+		err = fmt.Errorf("%w: %s%s", ErrLocked, f.Name(), holder(f.Name()))
+	case db.phase == reading, errors.Is(err, bolterrors.ErrInvalid), errors.Is(err, bolterrors.ErrChecksum), errors.Is(err, bolterrors.ErrVersionMismatch):
 		err = &CorruptError{Err: err}
 	}
 	return nil, err

@@ -2,7 +2,6 @@ package persist
 
 import (
 	"bytes"
-	"encoding/binary"
 	"fmt"
 	"os"
 	"sync"
@@ -55,14 +54,14 @@ func (in *inspector) file() error {
 		return err
 	}
 	in.txID = int(txIDOf(meta))
-	in.root = binary.NativeEndian.Uint64(meta[metaRootAt:])
-	in.pageSize, in.pages = pageSizeOf(meta), binary.NativeEndian.Uint64(meta[metaHighAt:])
+	in.root = word(meta, metaRootAt)
+	in.pageSize, in.pages = pageSizeOf(meta), word(meta, metaHighAt)
 	if in.pages > uint64(info.Size())/in.pageSize { // bbolt would fault, or write new pages behind these.
 		return corruptFile("it has %d bytes, and %d pages of %d by its meta page", info.Size(), in.pages, in.pageSize)
 	}
 	in.used = make([]uint64, in.pages/64+1)
 	in.used[0] = 1<<0 | 1<<1 // The meta pages.
-	return in.freelist(binary.NativeEndian.Uint64(meta[metaFreelistAt:]))
+	return in.freelist(word(meta, metaFreelistAt))
 }
 
 // use notes that something refers to a page. A second reference is an error.
@@ -80,8 +79,8 @@ func (in *inspector) use(id uint64) error {
 // useAll reads the header of a page. Its id is in range. useAll notes that something refers to this page and to its
 // overflow pages.
 func (in *inspector) useAll(id uint64, page []byte) (pageHeader, error) {
-	h, overflow := headerOf(page), uint64(binary.NativeEndian.Uint32(page[pageOverflowAt:]))
-	if got := binary.NativeEndian.Uint64(page); got != id || overflow >= in.pages-id {
+	h, overflow := headerOf(page), half(page, pageOverflowAt)
+	if got := word(page, 0); got != id || overflow >= in.pages-id {
 		return h, corruptFile("page %d says that it is page %d, and has %d more", id, got, overflow)
 	}
 	h.bytes = (overflow + 1) * in.pageSize
@@ -118,7 +117,7 @@ func (in *inspector) freelist(id uint64) error {
 		return err
 	}
 	for ; len(b) > 0; b = b[8:] {
-		if err := in.use(binary.NativeEndian.Uint64(b)); err != nil {
+		if err := in.use(word(b, 0)); err != nil {
 			return fmt.Errorf("freelist: %w", err)
 		}
 	}
@@ -240,7 +239,7 @@ func (in *inspector) buckets(h pageHeader, page []byte, nesting int) error {
 		if len(value) < bucketHeaderBytes {
 			return corruptFile("a bucket has %d bytes, expected at least %d", len(value), bucketHeaderBytes)
 		}
-		if root := binary.NativeEndian.Uint64(value); root != 0 {
+		if root := word(value, 0); root != 0 {
 			if err := in.tree(root, 0, nesting+1, nil, nil); err != nil {
 				return err
 			}

@@ -17,10 +17,5 @@ func (db *DB) lock(context.Context) (*os.File, error) {
 	return os.OpenFile(db.path, os.O_RDWR|os.O_CREATE, 0o600)
 }
 
-const lockShared = 0
-
-// tryLock takes no lock either.
-func tryLock(*os.File, int) error { return nil }
-
 // unlockFile does nothing: on such systems closing the file ends its locks.
 func unlockFile(*os.File) error { return nil }

@@ -32,18 +32,16 @@ func (db *DB) lock(ctx context.Context) (*os.File, error) {
 		if err != nil {
 			return nil, err
 		}
-		err = tryLock(f, syscall.LOCK_EX)
+		err = syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB)
 		switch {
 		case err == nil && isAt(f, db.path):
 			return f, nil
-		case err == nil:
-			err = ErrLocked // Who held it has put another file in its place.
-		case !errors.Is(err, ErrLocked):
-			return nil, errors.Join(err, f.Close())
+		case err != nil && !errors.Is(err, syscall.EWOULDBLOCK):
+			return nil, errors.Join(fmt.Errorf("lock %s: %w", db.path, err), f.Close())
 		}
 		waited := time.Since(begin)
 		if late := waited >= db.opts.LockTimeout; late || waited >= lockLogDelay && !logged {
-			logged = true
+			logged, err = true, fmt.Errorf("%w: %s%s", ErrLocked, db.path, holder(db.path))
 			if late {
 				return nil, errors.Join(err, f.Close())
 			}
@@ -58,20 +56,6 @@ func (db *DB) lock(ctx context.Context) (*os.File, error) {
 			return nil, fmt.Errorf("persist: %s: wait for its lock: %w", db.path, ctx.Err())
 		}
 	}
-}
-
-const lockShared = syscall.LOCK_SH
-
-// tryLock takes a lock of bbolt's kind, or returns [ErrLocked], which names the process that holds it.
-func tryLock(f *os.File, how int) error {
-	err := syscall.Flock(int(f.Fd()), how|syscall.LOCK_NB)
-	switch {
-	case errors.Is(err, syscall.EWOULDBLOCK):
-		return fmt.Errorf("%w: %s%s", ErrLocked, f.Name(), holder(f))
-	case err != nil:
-		return fmt.Errorf("lock %s: %w", f.Name(), err)
-	}
-	return nil
 }
 
 // unlockFile is for a file whose mapping would keep the lock.

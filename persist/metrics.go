@@ -2,6 +2,7 @@ package persist
 
 import (
 	"math/bits"
+	"os"
 	"sync/atomic"
 	"time"
 )
@@ -19,8 +20,8 @@ type Metrics struct {
 	CommitTime      time.Duration
 	// WrittenBytes is about how much commits have written to the file.
 	WrittenBytes int64
-	// PendingBytes is how much waits in memory for a commit. Unwritten is when the oldest of these changes was made. Both
-	// are zero if nothing is written to the file any more.
+	// PendingBytes is how much waits in memory for a commit. Unwritten is about when the oldest of these changes was made.
+	// Both are zero if nothing is written to the file any more.
 	PendingBytes int64
 	Unwritten    time.Time
 	// OldestSnapshot is about when the oldest open snapshot began: all commits since then have found a snapshot open, or
@@ -36,34 +37,25 @@ type meter struct {
 	problem    atomic.Pointer[problem]   // Never nil. Replaced under DB.mu.
 	unreadable atomic.Bool               // The file is left alone: no transaction can be begun. Set under DB.mu.
 	busySince  atomic.Pointer[time.Time] // When the commit that is under way began, or nil.
-	commits    atomic.Pointer[Metrics]   // Never nil. Replaced by Open and the committer. It lacks the numbers below.
+	latest     atomic.Pointer[Metrics]   // Never nil. Replaced by Open and the committer. It lacks the numbers below.
 
-	pendingBytes, unwritten, damages, damagedValues atomic.Int64 // unwritten is in nanoseconds since 1970.
+	// unwritten is in nanoseconds since 1970.
+	writtenBytes, pendingBytes, unwritten, damages, damagedValues atomic.Int64
 }
 
 // Metrics returns the present numbers. It takes no lock.
 func (db *DB) Metrics() Metrics {
-	m := *db.meter.commits.Load()
-	m.PendingBytes, m.Damages, m.DamagedValues = db.meter.pendingBytes.Load(), db.meter.damages.Load(), db.meter.damagedValues.Load()
-	if since := db.meter.unwritten.Load(); since != 0 {
-		m.Unwritten = time.Unix(0, since)
+	m := *db.latest.Load()
+	m.WrittenBytes, m.Damages, m.DamagedValues = db.writtenBytes.Load(), db.damages.Load(), db.damagedValues.Load()
+	if since := db.unwritten.Load(); since != 0 && db.writes() {
+		m.PendingBytes, m.Unwritten = db.pendingBytes.Load(), time.Unix(0, since)
 	}
 	return m
 }
 
-// meterPendingLocked notes how much waits for a commit.
-func (db *DB) meterPendingLocked() {
-	var bytes, since int64
-	if db.writesLocked() {
-		bytes, since = db.waitingLocked()
-	}
-	db.meter.pendingBytes.Store(bytes)
-	db.meter.unwritten.Store(since)
-}
-
 // meterCommit counts an attempt to commit. Only the committer calls it.
-func (db *DB) meterCommit(begin time.Time, writtenBytes int64, err error) {
-	m, took := *db.meter.commits.Load(), time.Since(begin)
+func (db *DB) meterCommit(begin time.Time, err error) {
+	m, took := *db.latest.Load(), time.Since(begin)
 	if err == nil {
 		m.Commits++
 	} else {
@@ -71,19 +63,27 @@ func (db *DB) meterCommit(begin time.Time, writtenBytes int64, err error) {
 	}
 	m.CommitDurations[min(bits.Len64(uint64((took-1)/time.Millisecond)), len(m.CommitDurations)-1)]++
 	m.CommitTime += took
-	m.WrittenBytes += writtenBytes
 	if !db.isRead() {
 		m.OldestSnapshot = time.Time{}
 	} else if m.OldestSnapshot.IsZero() {
 		m.OldestSnapshot = begin
 	}
-	m.look(db.bolt)
-	db.meter.commits.Store(&m)
+	m.measure(db.bolt.file)
+	db.latest.Store(&m)
 }
 
-// look notes the size of a file. If it cannot be read, the numbers stay.
-func (m *Metrics) look(b *handle) {
-	if size, free, err := usage(b.file); err == nil {
-		m.Bytes, m.FreeBytes = size, free
+// measure notes the size of a file. If it cannot be read, the numbers stay. The pages that the newest transaction has
+// freed count as free.
+func (m *Metrics) measure(f *os.File) {
+	info, err := f.Stat()
+	meta, metaErr := newestMeta(f)
+	if err != nil || metaErr != nil {
+		return
+	}
+	page := make([]byte, pageHeaderBytes+8)
+	if readAt(f, page, int64(word(meta, metaFreelistAt)*pageSizeOf(meta))) == nil {
+		free, _ := headerOf(page).entries(page)
+		m.Bytes = info.Size()
+		m.FreeBytes = m.Bytes - int64((word(meta, metaHighAt)-free)*pageSizeOf(meta))
 	}
 }

@@ -60,7 +60,7 @@ func Open(ctx context.Context, path string, o Options) (*DB, error) {
 		}
 		err = db.open(ctx)
 	}
-	if err != nil && ctx.Err() != nil {
+	if err != nil && (ctx.Err() != nil || o.compact) {
 		usedPaths.Delete(db.path)
 		return nil, err
 	}
@@ -70,7 +70,7 @@ func Open(ctx context.Context, path string, o Options) (*DB, error) {
 		if errors.Is(err, ErrLocked) {
 			p.code = CodeLocked
 		}
-		db.meter.problem.Store(p)
+		db.problem.Store(p)
 	}
 	go db.run()
 	return db, nil
@@ -108,11 +108,8 @@ func newDB(o Options) *DB {
 		users:     new(atomic.Int64),
 		committed: make(chan struct{}),
 	}
-	db.meter.problem.Store(&problem{})
-	db.meter.commits.Store(&Metrics{})
-	if o.OnEvent == nil {
-		db.opts.OnEvent = db.log
-	}
+	db.problem.Store(&problem{})
+	db.latest.Store(&Metrics{})
 	return db
 }
 
@@ -136,8 +133,8 @@ func (db *DB) open(ctx context.Context) (err error) {
 			return err
 		}
 		bad, _ := f.Stat()
-		switch err = db.openLocked(f); {
-		case isBad(err):
+		switch err = db.openLocked(ctx, f); {
+		case isBad(err) && !db.opts.compact:
 			if err := db.setAside(ctx, bad, err); err != nil {
 				return err
 			}
@@ -155,13 +152,15 @@ func isBad(err error) bool {
 // openLocked opens a file that this process has locked, unless it is bad. It inspects the file before bbolt reads it:
 // bbolt would end the process over some files, and write to others that are not ours. It does so under the lock,
 // because another process's commit looks like damage. After an error f is closed.
-func (db *DB) openLocked(f *os.File) error {
+func (db *DB) openLocked(ctx context.Context, f *os.File) error {
 	in, err := db.inspect(f)
 	if err != nil {
 		return errors.Join(err, f.Close())
 	}
-	db.markStart(db.starts() + 1)
+	deaths := db.starts()
+	db.markStart(deaths + 1)
 	defer db.unmarkStart()
+	defer func() { _ = os.Remove(db.path + compactingSuffix) }() // Also of a process that has died.
 	b, err := db.openBolt(f)
 	if err != nil {
 		return err
@@ -169,6 +168,9 @@ func (db *DB) openLocked(f *os.File) error {
 	crashpoint()
 	if in != nil {
 		err = in.walk(b.DB)
+	}
+	if err == nil && (deaths == 0 || db.opts.compact) { // It is not tried again and again where it may be the reason.
+		b, err = db.compact(ctx, b)
 	}
 	if err != nil {
 		return errors.Join(err, guard(b.Close))
@@ -189,8 +191,8 @@ func (db *DB) openLocked(f *os.File) error {
 func (db *DB) use(b *handle) {
 	db.bolt = b
 	m := &Metrics{}
-	m.look(b)
-	db.meter.commits.Store(m)
+	m.measure(b.file)
+	db.latest.Store(m)
 }
 
 // inspect returns no inspector for an empty file.
@@ -267,7 +269,7 @@ func (db *DB) setAside(ctx context.Context, bad os.FileInfo, cause error) error 
 	if info, err := f.Stat(); err != nil || bad == nil || !os.SameFile(bad, info) {
 		return err // Another process has set it aside.
 	}
-	db.meter.damages.Add(1)
+	db.damages.Add(1)
 	db.removeSetAside()
 	now := time.Now()
 	aside := db.path + corruptSuffix + now.UTC().Format(setAsideLayout)

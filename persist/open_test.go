@@ -241,12 +241,29 @@ func TestAReadOnlyFileIsLeftAlone(t *testing.T) {
 	}
 }
 
+func laterFormat(tx *bolt.Tx) error {
+	return tx.Bucket([]byte(formatBucket)).Put([]byte(formatKey), []byte("2"))
+}
+
+// changeFile begins a file, and changes it as somebody else would.
+func changeFile(t *testing.T, path string, change func(*bolt.Tx) error) {
+	t.Helper()
+	if err := openSound(t, path, manual).Close(); err != nil {
+		t.Fatal(err)
+	}
+	b, err := bolt.Open(path, 0o600, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := errors.Join(b.Update(change), b.Close()); err != nil {
+		t.Fatal(err)
+	}
+}
+
 // TestAnUnknownFormatIsSetAside has files that bbolt can open, and we cannot.
 func TestAnUnknownFormatIsSetAside(t *testing.T) {
 	for name, change := range map[string]func(*bolt.Tx) error{
-		"a later version": func(tx *bolt.Tx) error {
-			return tx.Bucket([]byte(formatBucket)).Put([]byte(formatKey), []byte("2"))
-		},
+		"a later version": laterFormat,
 		"no version": func(tx *bolt.Tx) error {
 			return tx.Bucket([]byte(formatBucket)).Delete([]byte(formatKey))
 		},
@@ -257,16 +274,7 @@ func TestAnUnknownFormatIsSetAside(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			path := testsupport.Path(t)
-			if err := openSound(t, path, manual).Close(); err != nil {
-				t.Fatal(err)
-			}
-			b, err := bolt.Open(path, 0o600, nil)
-			if err != nil {
-				t.Fatal(err)
-			}
-			if err := errors.Join(b.Update(change), b.Close()); err != nil {
-				t.Fatal(err)
-			}
+			changeFile(t, path, change)
 			before, err := os.ReadFile(path)
 			if err != nil {
 				t.Fatal(err)

@@ -108,16 +108,18 @@ func readAt(f *os.File, b []byte, at int64) error {
 	return nil
 }
 
-func pageSizeOf(meta []byte) uint64 {
-	return uint64(binary.NativeEndian.Uint32(meta[metaPageSizeAt:]))
-}
+// word and half read a number of 8 and of 4 bytes.
+func word(b []byte, at int) uint64 { return binary.NativeEndian.Uint64(b[at:]) }
 
-func txIDOf(meta []byte) uint64 { return binary.NativeEndian.Uint64(meta[metaTxIDAt:]) }
+func half(b []byte, at int) uint64 { return uint64(binary.NativeEndian.Uint32(b[at:])) }
+
+func pageSizeOf(meta []byte) uint64 { return half(meta, metaPageSizeAt) }
+
+func txIDOf(meta []byte) uint64 { return word(meta, metaTxIDAt) }
 
 // soundMeta reports whether bbolt would accept a meta.
 func soundMeta(m []byte) bool {
-	return binary.NativeEndian.Uint32(m) == metaMagic && binary.NativeEndian.Uint32(m[metaVersionAt:]) == metaVersion &&
-		metaSum(m) == binary.NativeEndian.Uint64(m[metaChecksumAt:])
+	return half(m, 0) == metaMagic && half(m, metaVersionAt) == metaVersion && metaSum(m) == word(m, metaChecksumAt)
 }
 
 // metaSum is the FNV-1a hash that a meta should have as its checksum. It is computed
@@ -142,29 +144,9 @@ func headerOf(page []byte) pageHeader {
 // entries returns how many entries a freelist has, and where they begin.
 func (h pageHeader) entries(page []byte) (count, from uint64) {
 	if h.count == manyInFirst {
-		return binary.NativeEndian.Uint64(page[pageHeaderBytes:]), pageHeaderBytes + 8
+		return word(page, pageHeaderBytes), pageHeaderBytes + 8
 	}
 	return uint64(h.count), pageHeaderBytes
-}
-
-// usage returns the size of a file, and the part of it that no used page is in. The pages that the newest transaction has
-// freed count as free.
-func usage(f *os.File) (size, free int64, err error) {
-	info, err := f.Stat()
-	if err != nil {
-		return 0, 0, err
-	}
-	m, err := newestMeta(f)
-	if err != nil {
-		return 0, 0, err
-	}
-	page := make([]byte, pageHeaderBytes+8)
-	if err := readAt(f, page, int64(binary.NativeEndian.Uint64(m[metaFreelistAt:])*pageSizeOf(m))); err != nil {
-		return 0, 0, err
-	}
-	count, _ := headerOf(page).entries(page)
-	used := (binary.NativeEndian.Uint64(m[metaHighAt:]) - count) * pageSizeOf(m)
-	return info.Size(), info.Size() - int64(used), nil
 }
 
 // key returns the key of an element of a page that is sound, or nil if the page has no elements.
@@ -179,7 +161,7 @@ func (h pageHeader) key(page []byte, i int) []byte {
 
 // child returns the page that an element of a branch leads to.
 func child(page []byte, i int) uint64 {
-	return binary.NativeEndian.Uint64(page[pageHeaderBytes+i*elementBytes+branchPageIDAt:])
+	return word(page, pageHeaderBytes+i*elementBytes+branchPageIDAt)
 }
 
 // An element says where its key is, from its own first byte on, and how long key and value are.
@@ -192,9 +174,9 @@ type element struct {
 func (h pageHeader) element(b []byte) (e element) {
 	if h.flags == leafPage { // flags, pos, ksize, vsize; else pos, ksize.
 		e.flags, b = binary.NativeEndian.Uint32(b), b[4:]
-		e.vsize = uint64(binary.NativeEndian.Uint32(b[8:]))
+		e.vsize = half(b, 8)
 	}
-	e.pos, e.ksize = uint64(binary.NativeEndian.Uint32(b)), uint64(binary.NativeEndian.Uint32(b[4:]))
+	e.pos, e.ksize = half(b, 0), half(b, 4)
 	return e
 }
 

@@ -34,7 +34,7 @@ func (e entry) bytes(key string) int64 { return int64(entryOverheadBytes + len(k
 type layer struct {
 	buckets map[Bucket]*bucketLayer
 	bytes   int64
-	since   int64 // When the first batch came, in nanoseconds since 1970. Zero: there is none.
+	merged  bool // It was put under pending again, see mergeBackLocked.
 }
 
 type bucketLayer struct {
@@ -59,23 +59,6 @@ func (l *layer) set(b Bucket, key string, e entry) {
 		l.bytes -= old.bytes(key)
 	}
 	l.bytes += e.bytes(key)
-}
-
-// noneFresh makes no entry fresh: the file may have any key.
-func (l *layer) noneFresh() {
-	for _, bl := range l.buckets {
-		bl.noneFresh()
-	}
-}
-
-func (bl *bucketLayer) noneFresh() {
-	bl.entries.Copy().Scan(func(key string, e entry) bool {
-		if e.fresh {
-			e.fresh = false
-			bl.entries.Set(key, e)
-		}
-		return true
-	})
 }
 
 // lookup returns the layer's entry of a key. If the bucket was dropped and the key not set since, the entry is found
@@ -145,7 +128,7 @@ func (b *Batch) Delete(bucket Bucket, key string) {
 	l := b.db.pending
 	bl := l.bucket(bucket)
 	e, found := bl.entries.Get(key)
-	if b.db.MemoryOnly() || (found && e.fresh) {
+	if b.db.MemoryOnly() || (found && e.fresh && b.db.writes()) { // A commit may have been under way when the file was found damaged.
 		if found {
 			bl.entries.Delete(key)
 			l.bytes -= e.bytes(key)

@@ -1,6 +1,7 @@
 package persist
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -14,31 +15,24 @@ import (
 // the file nor anything beside it. Errors are [ErrLocked], which names the process where the system tells, [ErrCorrupt],
 // [ErrUnknownFormat], and those of the file system. Until the DB is closed, Open waits. Its Update returns [ErrClosed].
 func OpenReadOnly(path string) (*DB, error) {
-	o, err := Options{}.withDefaults()
-	if err == nil {
-		err = checkRegular(path)
-	}
-	if err != nil {
+	db, err := OpenMemory(Options{})
+	if err := cmp.Or(err, checkRegular(path)); err != nil {
 		return nil, err
 	}
-	db := newDB(o)
-	db.path, db.phase = path, reading
 	f, err := os.Open(path)
 	if err != nil {
 		return nil, err
 	}
-	var in *inspector
-	if err = tryLock(f, lockShared); err == nil {
-		in, err = inspect(f)
-	}
-	if err != nil {
-		return nil, errors.Join(err, f.Close())
-	}
-	b, err := db.openBolt(f)
+	db.path, db.phase = path, reading
+	b, err := db.openBolt(f) // It takes a lock that excludes writers. Without the freelist, bbolt reads nothing but the meta pages.
 	if err != nil {
 		return nil, err
 	}
-	if err := in.walk(b.DB); err != nil {
+	in, err := inspect(f)
+	if err == nil {
+		err = in.walk(b.DB)
+	}
+	if err != nil {
 		return nil, errors.Join(err, guard(b.Close))
 	}
 	db.boltTxID = in.txID
@@ -47,80 +41,64 @@ func OpenReadOnly(path string) (*DB, error) {
 }
 
 // Buckets returns the buckets in the file, sorted by space and name.
-func (db *DB) Buckets() (buckets []Bucket, err error) {
-	s, err := db.Snapshot("")
-	if err != nil || s.tx == nil {
-		return nil, err
-	}
-	defer s.Close()
-	err = guard(func() error {
-		return eachBucket(s.tx, func(name Bucket, _ *bolt.Bucket) error {
-			buckets = append(buckets, name)
-			return nil
-		})
-	})
-	return buckets, db.readError(s.bolt, Bucket{}, err)
-}
-
-// eachBucket calls fn for the buckets of all spaces, in order.
-func eachBucket(tx *bolt.Tx, fn func(Bucket, *bolt.Bucket) error) error {
-	return tx.ForEach(func(space []byte, b *bolt.Bucket) error {
-		if string(space) == formatBucket {
+func (db *DB) Buckets() (names []Bucket, err error) {
+	err = db.Read("", func(s *Snapshot) error {
+		if s.tx == nil {
 			return nil
 		}
-		return b.ForEachBucket(func(name []byte) error {
-			return fn(Bucket{string(space), string(name)}, b.Bucket(name))
-		})
+		return db.readError(s.bolt, Bucket{}, guard(func() (err error) {
+			names, err = bucketsIn(s.tx)
+			return err
+		}))
 	})
+	return names, err
 }
 
-const (
-	maxCopies = 10
-	copyBytes = 16 << 20 // At most so much between two looks at the context.
-)
+// bucketsIn returns the buckets of all spaces. The bucket of the format has none.
+func bucketsIn(tx *bolt.Tx) (names []Bucket, err error) {
+	err = tx.ForEach(func(space []byte, b *bolt.Bucket) error {
+		return b.ForEachBucket(func(name []byte) error {
+			names = append(names, Bucket{string(space), string(name)})
+			return nil
+		})
+	})
+	return names, err
+}
 
-// CopyFile copies a file as it is at one moment, although another process may use it. An error leaves no copy.
+const maxCopies = 10
+
+// CopyFile copies a file as it is at one moment, although another process may use it. After an error the copy is not
+// whole.
 func CopyFile(ctx context.Context, from, to string) error {
+	for range maxCopies {
+		whole, err := copyFile(from, to)
+		if err = cmp.Or(err, ctx.Err()); whole || err != nil {
+			return err
+		}
+	}
+	return fmt.Errorf("persist: copy %s: it was written to during each of %d copies", from, maxCopies)
+}
+
+// copyFile reports whether no commit has ended meanwhile. A commit writes only to pages that the newest transaction does
+// not use, and then one meta page.
+func copyFile(from, to string) (whole bool, err error) {
 	in, err := os.Open(from)
 	if err != nil {
-		return err
+		return false, err
 	}
 	defer func() { _ = in.Close() }()
+	before, err := newestMeta(in)
+	if err != nil {
+		return false, err
+	}
 	out, err := os.OpenFile(to, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600)
 	if err != nil {
-		return err
+		return false, err
 	}
-	if err := errors.Join(copyFile(ctx, in, out), out.Close()); err != nil {
-		return errors.Join(err, os.Remove(to))
+	_, err = io.Copy(out, in)
+	if err := errors.Join(err, out.Close()); err != nil {
+		return false, err
 	}
-	return nil
-}
-
-// copyFile copies until no commit has ended meanwhile. A commit writes only to pages that the newest transaction does not
-// use, and then one meta page.
-func copyFile(ctx context.Context, in, out *os.File) error {
-	for range maxCopies {
-		before, err := newestMeta(in)
-		if err != nil {
-			return err
-		}
-		whole := io.NewSectionReader(in, 0, 1<<62)
-		_, err = out.Seek(0, io.SeekStart)
-		for n := int64(copyBytes); err == nil && n == copyBytes; {
-			n, err = io.CopyN(out, whole, copyBytes)
-			if errors.Is(err, io.EOF) {
-				err = nil
-			}
-			if ctx.Err() != nil {
-				err = ctx.Err()
-			}
-		}
-		if err != nil {
-			return err
-		}
-		if after, err := newestMeta(in); err != nil || txIDOf(after) == txIDOf(before) {
-			return err
-		}
-	}
-	return fmt.Errorf("persist: copy %s: it was written to during each of %d copies", in.Name(), maxCopies)
+	after, err := newestMeta(in)
+	return err == nil && txIDOf(after) == txIDOf(before), err
 }

@@ -1,7 +1,5 @@
 package persist
 
-import "cmp"
-
 // UpdateWithRoom is [DB.Update] for large writes. It first blocks while more than MaxPendingBytes are pending. The
 // caller must not hold a lock that an acknowledgement needs. While the file cannot be written, it does not block.
 func (db *DB) UpdateWithRoom(fn func(*Batch)) (uint64, error) {
@@ -34,18 +32,17 @@ func (db *DB) waitForRoomLocked(bound int64) {
 
 // overBoundLocked reports whether more than bound is pending for a file that can be written.
 func (db *DB) overBoundLocked(bound int64) bool {
-	if !db.writesLocked() || db.failingLocked() {
+	if !db.writes() || db.failingLocked() {
 		return false
 	}
-	n, _ := db.waitingLocked()
-	return n > bound
+	return db.waitingLocked() > bound
 }
 
-// waitingLocked returns how much waits for a commit, and since when in nanoseconds since 1970.
-func (db *DB) waitingLocked() (bytes, since int64) {
-	bytes, since = db.pending.bytes, db.pending.since
+// waitingLocked returns how much waits for a commit.
+func (db *DB) waitingLocked() int64 {
+	n := db.pending.bytes
 	if db.flushing != nil {
-		bytes, since = bytes+db.flushing.bytes, cmp.Or(db.flushing.since, since)
+		n += db.flushing.bytes
 	}
-	return bytes, since
+	return n
 }
