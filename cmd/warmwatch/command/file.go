@@ -25,13 +25,8 @@ const (
 	timelineSpace   = "timeline"
 	timelineBucket  = "events" // An event, by number.
 	unusedSpace     = "unused"
-	unusedBucket    = "since" // An unused, by space.
+	unusedBucket    = "since" // Since when no program has opened an informer's data, by space.
 )
-
-// An unused says since when no program has opened an informer's data.
-type unused struct {
-	Since time.Time `json:"since"`
-}
 
 // A file is an open cache file.
 type file struct {
@@ -156,9 +151,8 @@ func (f *file) load(i *informer) {
 	if indexErr != nil { // Noted now that the name is known.
 		f.note(i, indexErr)
 	}
-	_, err := f.View(persist.Bucket{Space: unusedSpace, Name: unusedBucket}, i.space, func(it *persist.Item) error {
-		u, err := persist.ReadJSON[unused](it)
-		i.unused = u.Since
+	_, err := f.View(persist.Bucket{Space: unusedSpace, Name: unusedBucket}, i.space, func(it *persist.Item) (err error) {
+		i.unused, err = persist.ReadJSON[time.Time](it)
 		return err
 	})
 	if err != nil {

@@ -2,7 +2,6 @@ package command
 
 import (
 	"bytes"
-	"cmp"
 	"context"
 	"errors"
 	"flag"
@@ -12,7 +11,7 @@ import (
 	"strings"
 	"testing"
 
-	gocmp "github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
@@ -26,6 +25,7 @@ import (
 	"github.com/warmwatch/warmwatch/internal/testsupport/bubble"
 	"github.com/warmwatch/warmwatch/internal/testsupport/process"
 	"github.com/warmwatch/warmwatch/internal/testsupport/source"
+	"github.com/warmwatch/warmwatch/persist"
 	"github.com/warmwatch/warmwatch/workqueue"
 )
 
@@ -128,7 +128,7 @@ func live(t *testing.T, path string, all []resource) *life {
 }
 
 // build makes a file with three informers. A handler, a reconciler and a workqueue have not done everything, another
-// handler has. The last one has got a bookmark.
+// handler has. The last one has got a bookmark. The timeline is empty: it has the path and the order of goroutines.
 func build(t *testing.T) (path string) {
 	t.Helper()
 	path = testsupport.Path(t)
@@ -159,6 +159,13 @@ func build(t *testing.T) (path string) {
 		bubble.Settle()
 		second.end()
 	})
+	err := write(t.Context(), path, func(f *file) error {
+		_, err := f.Update(func(b *persist.Batch) { b.Drop(persist.Bucket{Space: timelineSpace, Name: timelineBucket}) })
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
 	return path
 }
 
@@ -207,12 +214,10 @@ func expect(t *testing.T, code int, part string, args ...string) (stdout string)
 
 var sizes = regexp.MustCompile(`(SIZE|FREE) {3}.*B(, .*B free)?`)
 
-// expectGolden compares a text with a golden file. The path and the sizes of the file are left out, and the timeline,
-// which has a test of its own.
+// expectGolden compares a text with a golden file. The path and the sizes of the file are left out.
 func expectGolden(t *testing.T, name, path, got string) {
 	t.Helper()
-	got, _, _ = strings.Cut(strings.ReplaceAll(got, path, "FILE.db"), "\nTIME ")
-	got = sizes.ReplaceAllString(got, "$1   ...")
+	got = sizes.ReplaceAllString(strings.ReplaceAll(got, path, "FILE.db"), "$1   ...")
 	golden := filepath.Join("testdata", name+".txt")
 	if *update {
 		if err := os.WriteFile(golden, []byte(got), 0o600); err != nil {
@@ -223,7 +228,7 @@ func expectGolden(t *testing.T, name, path, got string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if diff := gocmp.Diff(string(want), got); diff != "" {
-		t.Errorf("%s (-golden +got):\n%s", cmp.Or(name, "empty"), diff)
+	if diff := cmp.Diff(string(want), got); diff != "" {
+		t.Errorf("%s (-golden +got):\n%s", name, diff)
 	}
 }

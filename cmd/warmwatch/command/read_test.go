@@ -295,7 +295,7 @@ func TestTheTimeline(t *testing.T) {
 			e := warmwatch.Event{Time: begin.Add(time.Duration(n) * time.Second), Code: warmwatch.CodeResumed, Informer: podsInformer}
 			if n == 11 {
 				e = warmwatch.Event{
-					Time: begin.Add(time.Hour), Code: warmwatch.CodeRelisted, Informer: podsInformer, Cause: warmwatch.CauseExpired,
+					Time: begin.Add(time.Hour), Code: warmwatch.CodeRelisted, Informer: podsInformer, Cause: string(warmwatch.CauseExpired),
 					Message: "too old", Numbers: map[string]float64{"updated": 2, "added": 1}, Times: 3,
 				}
 			}

@@ -61,7 +61,7 @@ func TestForget(t *testing.T) {
 	expect(t, exitFine, "forgot files of "+podsInformer, "forget", path, "pods", "--handler", "files")
 	expectNothing(t, "pending", path)
 	change(t, path, "widgets", func(b *persist.Batch, of func(string) persist.Bucket) {
-		b.Put(persist.Bucket{Space: unusedSpace, Name: unusedBucket}, of("").Space, []byte(`{"since":"2026-03-01T09:30:00Z"}`))
+		b.Put(persist.Bucket{Space: unusedSpace, Name: unusedBucket}, of("").Space, []byte(`"2026-03-01T09:30:00Z"`))
 	})
 	expect(t, exitFine, "complete, unused since 2026-03-01T09:30:00Z", "status", path)
 	expect(t, exitFine, "forgot "+widgetsInformer, "forget", path, "widgets")

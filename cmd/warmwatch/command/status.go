@@ -135,7 +135,7 @@ const shownEvents = 10
 func eventsTable(events []event) table {
 	t := table{header: []string{"TIME", "CODE", "WHAT", "RUNBOOK"}}
 	for _, e := range events[max(0, len(events)-shownEvents):] {
-		what := []string{e.Informer, e.Handler, string(e.Cause), e.Message}
+		what := []string{e.Informer, e.Handler, e.Cause, e.Message}
 		for _, name := range slices.Sorted(maps.Keys(e.Numbers)) {
 			what = append(what, fmt.Sprintf("%s=%v", name, e.Numbers[name]))
 		}
