@@ -58,7 +58,7 @@ RACED := $(if $(RACE),GORACE=atexit_sleep_ms=0 $(RACE))
 # With -short, no test is left out, but random tests make fewer rounds; make test-long makes all.
 TEST_RUNS := './test/e2e $(RACED) .' '. $(RACED) -short ./...' \
 	'./test/controllerruntime -parallel=3 ./upstream' './test/controllerruntime $(RACED) .' './test/attack ./...' \
-	'./cmd/demo ./...' './bench ./...' './controllerruntime $(RACED) ./...' \
+	'./cmd/demo ./...' './cmd/warmwatch ./...' './bench ./...' './controllerruntime $(RACED) ./...' \
 	'./test/e2e ./agent ./controlplane ./display ./link ./meter ./workload' './examples ./...' './hack/tools ./...'
 
 # A 64-bit Linux on x86 also runs the 32-bit tests of the packages whose numbers are in the file, in their short forms: the

@@ -127,7 +127,7 @@ func (c *Cache) findUnused() error {
 	}
 	now := time.Now()
 	for _, b := range buckets {
-		if b.Name != reflector.Buckets()[0] {
+		if b.Name != reflector.CheckpointBucket {
 			continue
 		}
 		u := Unused{b.Space, now}
@@ -178,7 +178,7 @@ func (c *Cache) dropUnused() {
 // It also returns true if that cannot be read.
 func (c *Cache) isKept(space string) (kept bool) {
 	err := c.db.Read(space, func(s *persist.Snapshot) error {
-		for _, bucket := range slices.Concat(queue.Buckets()[1:2], workqueue.Buckets(), []string{deletions.BucketName}) {
+		for _, bucket := range []string{queue.HandlersBucket, workqueue.NamesBucket, workqueue.KeysBucket, deletions.BucketName} {
 			err := s.Scan(bucket, "", func(*persist.Item) (bool, error) {
 				kept = true
 				return false, nil

@@ -15,9 +15,9 @@ import (
 	bolt "go.etcd.io/bbolt"
 )
 
-// formatVersion is the version of everything in the file: buckets, keys and
+// FormatVersion is the version of everything in the file: buckets, keys and
 // values. A file with another version is set aside.
-const formatVersion = "1"
+const FormatVersion = "1"
 
 const (
 	formatBucket = "warmwatch" // The only top level bucket that is not a space.
@@ -219,7 +219,7 @@ func (db *DB) firstCommit(b *handle) error {
 		db.boltTxID = tx.ID()
 		format, err := tx.CreateBucketIfNotExists([]byte(formatBucket))
 		if err == nil {
-			err = format.Put([]byte(formatKey), []byte(formatVersion))
+			err = format.Put([]byte(formatKey), []byte(FormatVersion))
 		}
 		return err
 	})
