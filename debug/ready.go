@@ -16,8 +16,8 @@ import (
 // While there are no informers, it returns an error: a program is not ready before they run. client-go's own informers
 // do not count.
 //
-// An informer that serves goes on to do so: the check stays nil while the server is away. A program that starts then is
-// ready if the file has its objects. If an informer is added later, the check fails until that one serves. Make an
+// An informer that serves goes on to do so: the check stays nil while the server is away. A program that starts then
+// is ready if the file has its objects. If an informer is added later, the check fails until that one serves. Make an
 // informer that runs only in the leader when the program leads. Whether the cache has caught up with the server is
 // another question, see [warmwatch.SharedIndexInformer.CaughtUp].
 //
