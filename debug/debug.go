@@ -15,8 +15,8 @@ import (
 	"github.com/warmwatch/warmwatch"
 )
 
-// Options configures [Handler]. The zero value is valid: a page of numbers, with the names of objects where a handler is
-// busy with one, or where one is in an error.
+// Options configures [Handler]. The zero value is valid: a page of numbers. It names an object where a handler is busy
+// with it, or where an error does.
 type Options struct {
 	// Objects adds GET objects: the keys of an informer, and each of its objects. The data of Secrets are never shown.
 	Objects bool

@@ -73,7 +73,7 @@ func TestTheFormatIsTheOneAskedFor(t *testing.T) {
 		if policy := w.Header().Get("Content-Security-Policy"); !strings.HasPrefix(policy, "default-src 'none'; style-src 'nonce-") {
 			t.Errorf("policy %q", policy)
 		}
-		for _, want := range []string{"configmaps/v1 (typed)", "Live", "FirstStart", "None."} {
+		for _, want := range []string{"configmaps/v1 (typed)", "Live", "FirstStart&nbsp;1", "None.", "#caughtup"} {
 			if !strings.Contains(w.Body.String(), want) {
 				t.Errorf("the page lacks %s:\n%s", want, w.Body)
 			}
@@ -160,7 +160,7 @@ func TestCompareShowsAndRelistRepairs(t *testing.T) {
 		if got := request(h, "POST", "/compare?informer=x").Body.String(); !strings.Contains(got, "no informer of this name") {
 			t.Error(got)
 		}
-		if w := request(h, "POST", "/relist"); w.Code != 200 {
+		if w := request(h, "POST", "/relist"); w.Code != 200 || !strings.Contains(w.Body.String(), "FullRelist") || strings.Contains(w.Body.String(), "Opened") {
 			t.Errorf("relist: %d %s", w.Code, w.Body)
 		}
 		process.ExpectStore(t, p.Informer, f)

@@ -9,7 +9,9 @@ import (
 	"errors"
 	"fmt"
 	html "html/template"
+	"math"
 	"net/http"
+	"strconv"
 	"strings"
 	"text/tabwriter"
 	"text/template"
@@ -26,7 +28,7 @@ var pageHTML string
 var pageText string
 
 // functions are those of the templates.
-var functions = map[string]any{"age": age, "size": size, "runbook": runbook, "line": line, "json": indented}
+var functions = map[string]any{"age": age, "size": size, "runbook": runbook, "line": line, "json": indented, "number": number}
 
 var (
 	htmlPages = html.Must(html.New("").Funcs(functions).Parse(pageHTML))
@@ -116,6 +118,14 @@ func size(n int64) string {
 		f /= 1000
 	}
 	return fmt.Sprintf("%.1f %cB", f, " kMGT"[unit])
+}
+
+// number returns a count, or a float without what nobody reads.
+func number(n any) string {
+	if f, is := n.(float64); is {
+		return strconv.FormatFloat(math.Round(f*1000)/1000, 'f', -1, 64)
+	}
+	return fmt.Sprint(n)
 }
 
 // runbook returns where a code is explained.

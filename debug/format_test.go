@@ -26,61 +26,74 @@ import (
 
 var update = flag.Bool("update", false, "write the golden files of TestThePageIsTheGoldenFile anew")
 
-const pods = `pods/v1 (typed) fields="spec.nodeName=n1"`
+const (
+	pods    = `pods/v1 (typed) fields="spec.nodeName=node-7"`
+	configs = `configmaps/v1 (metadata)`
+)
 
-// everything is a page that has something in each place, two of them hostile.
+// everything is a page that has something in each place. The picture in the docs is made of it.
 func everything() overview {
 	ago := func(d time.Duration) time.Time { return time.Now().UTC().Add(-d) }
-	fileProblem := warmwatch.Problem{Code: warmwatch.CodeNotWritten, Message: "no space left on device", Since: ago(3 * time.Minute)}
+	full := warmwatch.Problem{Code: warmwatch.CodeNotWritten, Message: "write /var/lib/agent/cache.db: no space left on device", Since: ago(3 * time.Minute)}
+	seconds := func(s float64) map[string]float64 { return map[string]float64{"seconds": s} }
 	return overview{
 		Status: warmwatch.Status{
-			Name: "agent", Path: "/var/lib/agent/cache.db", Err: errors.New("no space left on device"),
-			SetAside: []warmwatch.SetAside{{Path: "/var/lib/agent/cache.db.corrupt-1", Time: ago(time.Hour), Reason: "a page is bad"}},
-			Problems: []warmwatch.Problem{fileProblem},
+			Name: "agent", Path: "/var/lib/agent/cache.db",
+			SetAside: []warmwatch.SetAside{{Path: "/var/lib/agent/cache.db.corrupt-20260112T031500Z", Time: ago(2 * time.Hour), Reason: "page 17 has a wrong id"}},
+			Unused:   []warmwatch.Unused{{Informer: "endpoints/v1 (typed)", Since: ago(30 * time.Hour)}},
+			Problems: []warmwatch.Problem{full},
 			Informers: map[string]warmwatch.InformerStatus{
 				pods: {
-					Phase: warmwatch.PhaseLive, StartedFrom: "disk", Cause: warmwatch.CauseResumed, Reason: "at resourceVersion 41",
-					ResourceVersion: "4711", LastContact: ago(time.Second), Objects: 38, Relists: 2, Resumes: 1,
-					Problems: []warmwatch.Problem{fileProblem},
+					Phase: warmwatch.PhaseLive, StartedFrom: "disk", Cause: warmwatch.CauseExpired, Reason: "too old resource version: 4102 (4711)",
+					ResourceVersion: "48213", LastContact: ago(2 * time.Second), Objects: 38, Relists: 2, Resumes: 1,
+					Problems: []warmwatch.Problem{full},
 					Handlers: []warmwatch.HandlerStatus{
-						{Name: "network", Durable: true, Undelivered: 100000, UndeliveredBytes: 1 << 27, Callback: "ns/hangs", CallbackSince: ago(7 * time.Minute), Skipped: 1},
+						{
+							Name: "network", Durable: true, Undelivered: 412, UndeliveredBytes: 3_400_000, OldestUndelivered: ago(8 * time.Minute),
+							Callback: "shop/cart-0", CallbackSince: ago(7 * time.Minute), Restarts: map[string]int64{"Backlog": 1}, Skipped: 1,
+						},
 						{Name: "retired", Durable: true, Absent: true, InitialList: true},
-						{Name: "*main.handler"},
+						{Name: "*main.metrics"},
 					},
 					Reconcilers: []warmwatch.ReconcilerStatus{{
-						Status: workqueue.Status{Name: "files", Keys: 4}, Reconciling: "ns/slow", ReconcilingSince: ago(9 * time.Second),
-						Err: errors.New("reconcile ns/bad:\nno such \x1b[31mdirectory"),
+						Status: workqueue.Status{Name: "files", Keys: 4}, Reconciling: "shop/cart-0", ReconcilingSince: ago(9 * time.Second),
+						Succeeded: 130, Failed: 6, Requeued: 1, Err: errors.New("reconcile shop/web-1: mkdir /run/pods: permission denied"),
 					}},
 				},
-				"*v1.ConfigMap #1": {
-					Phase: warmwatch.PhaseDisconnected, StartedFrom: "server", Cause: warmwatch.CauseFirstStart,
-					Problems: []warmwatch.Problem{{Code: warmwatch.CodeServerFails, Message: "<script>alert(1)</script>", Since: ago(time.Minute)}},
+				configs: {
+					Phase: warmwatch.PhaseDisconnected, StartedFrom: "server", Cause: warmwatch.CauseFirstStart, LastContact: ago(time.Minute), Objects: 1204, Relists: 1,
+					Problems: []warmwatch.Problem{full, {Code: warmwatch.CodeServerFails, Message: "dial tcp 10.0.0.1:443: connect: connection refused", Since: ago(time.Minute)}},
 				},
-				"without an example object": {Problems: []warmwatch.Problem{{Code: warmwatch.CodeFromMemory, Message: "client-go's own"}}},
+				"*v1.Node": {Problems: []warmwatch.Problem{{Code: warmwatch.CodeFromMemory, Message: "client-go's own informer, not in the file"}}},
 			},
 			Workqueues: []workqueue.Status{{Name: "cleanup", Absent: true, Keys: 2}},
 		},
 		Metrics: warmwatch.Metrics{
 			Name: "agent", Persistent: true, Degraded: map[warmwatch.Code]int{warmwatch.CodeNotWritten: 1},
 			File: persist.Metrics{
-				Bytes: 12_345_678, FreeBytes: 999, Commits: 120, FailedCommits: 3, WrittenBytes: 5_000_000_000, PendingBytes: 1 << 20,
-				Unwritten: ago(2 * time.Minute), OldestSnapshot: ago(time.Second), Damages: 1, DamagedValues: 2,
+				Bytes: 12_345_678, FreeBytes: 819_200, Commits: 1209, FailedCommits: 3, WrittenBytes: 5_000_000_000, PendingBytes: 1 << 20,
+				Unwritten: ago(3 * time.Minute), OldestSnapshot: ago(time.Second), Damages: 1, DamagedValues: 2,
 			},
-			Informers: []warmwatch.InformerMetrics{{
-				Informer: pods, Version: "v1", Resource: "pods", Objects: 38, Live: true, CaughtUpAfter: 89 * time.Millisecond,
-				Relists:       map[warmwatch.Cause]int{warmwatch.CauseExpired: 1, warmwatch.CauseFullRelist: 1},
-				ReceivedBytes: map[string]int64{"list": 1_770_000, "watch": 13_400, "question": 0},
-				Handlers: []warmwatch.HandlerMetrics{
-					{Name: "network", OldestUndelivered: ago(8 * time.Minute), Restarts: map[string]int64{"Backlog": 1}},
+			Informers: []warmwatch.InformerMetrics{
+				{
+					Informer: pods, Version: "v1", Resource: "pods", Objects: 38, Live: true, CaughtUpAfter: 89 * time.Millisecond,
+					Relists:       map[warmwatch.Cause]int{warmwatch.CauseExpired: 1, warmwatch.CauseFullRelist: 1},
+					ReceivedBytes: map[string]int64{"list": 177_000, "metadata": 13_400, "question": 410, "watch": 64_000, "other": 0},
 				},
-				Reconcilers: []warmwatch.ReconcilerMetrics{{Name: "files", Succeeded: 30, Failed: 6, Requeued: 1}},
-			}},
+				{Informer: configs, Version: "v1", Resource: "configmaps", Objects: 1204, Relists: map[warmwatch.Cause]int{warmwatch.CauseFirstStart: 1}},
+			},
 		},
 		Timeline: []warmwatch.Event{
-			{Time: ago(10 * time.Second), Code: warmwatch.CodeServerFails, Informer: "*v1.ConfigMap #1", Message: "connection refused", Times: 5},
-			{Time: ago(3 * time.Minute), Code: warmwatch.CodeRelisted, Informer: pods, Cause: warmwatch.CauseExpired, Numbers: map[string]float64{"added": 2, "seconds": 0.25}},
-			{Time: ago(5 * time.Minute), Code: warmwatch.CodeStartedOver, Informer: pods, Handler: "network", Message: "Backlog"},
-			{Time: ago(time.Hour), Code: warmwatch.CodeOpened},
+			{Time: ago(10 * time.Second), Code: warmwatch.CodeServerFails, Informer: configs, Message: "dial tcp 10.0.0.1:443: connect: connection refused", Times: 5},
+			{Time: ago(3 * time.Minute), Code: warmwatch.CodeNotWritten, Message: "write /var/lib/agent/cache.db: no space left on device"},
+			{
+				Time: ago(4 * time.Minute), Code: warmwatch.CodeRelisted, Informer: pods, Cause: string(warmwatch.CauseExpired), Message: "too old resource version: 4102 (4711)",
+				Numbers: map[string]float64{"objects": 38, "added": 2, "updated": 1, "deleted": 3, "seconds": 0.25, "receivedBytes": 1_340_000},
+			},
+			{Time: ago(5 * time.Minute), Code: warmwatch.CodeStartedOver, Informer: pods, Handler: "network", Cause: "Backlog"},
+			{Time: ago(50 * time.Minute), Code: warmwatch.CodeRecovered, Informer: pods, Cause: string(warmwatch.CodeServerFails), Numbers: seconds(62)},
+			{Time: ago(2 * time.Hour), Code: warmwatch.CodeCaughtUp, Informer: pods, Numbers: seconds(0.0891234)},
+			{Time: ago(2 * time.Hour), Code: warmwatch.CodeOpened},
 		},
 	}
 }
@@ -135,27 +148,33 @@ func TestThePageIsTheGoldenFile(t *testing.T) {
 
 // TestThePage: what the golden files must have, whoever writes them anew.
 func TestThePage(t *testing.T) {
-	html := rendered(t, "html", "overview", everything(), Options{})
+	page := everything()
+	page.Timeline[0].Message = "<script>alert(1)</script>"
+	page.Status.Informers[pods].Reconcilers[0].Err = errors.New("no such\n\x1b[31mdirectory")
+	html := rendered(t, "html", "overview", page, Options{})
 	for _, want := range []string{
 		`<a href="https://github.com/warmwatch/warmwatch/blob/main/docs/operations.md#notwritten">NotWritten</a>`,
 		`<a href="https://github.com/warmwatch/warmwatch/blob/main/docs/operations.md#startedover">StartedOver</a>`,
-		"&lt;script&gt;alert(1)", "ns/hangs", "ns/slow", "Expired&nbsp;1", "1.8 MB", "8m0s", "resourceVersion 41",
+		"&lt;script&gt;alert(1)", "shop/cart-0", "Expired&nbsp;1", "177.0 kB", "8m0s", "too old resource version",
 	} {
 		if !strings.Contains(html, want) {
 			t.Errorf("the page lacks %s", want)
 		}
 	}
-	for _, wrong := range []string{"<script", "<form", "objects?", " src=", "<link", "no space left on device</td></tr>\n<tr><td class=\"bad\"><a href=\"https://github.com/warmwatch/warmwatch/blob/main/docs/operations.md#notwritten\""} {
+	for _, wrong := range []string{"<script", "<form", "objects?", " src=", "<link"} {
 		if strings.Contains(html, wrong) {
 			t.Errorf("the page has %s", wrong)
 		}
 	}
-	plain := rendered(t, "text", "overview", everything(), Options{})
+	if n := len(page.Problems()); n != 3 {
+		t.Errorf("%d problems: that of the file is one, although each informer has it", n)
+	}
+	plain := rendered(t, "text", "overview", page, Options{})
 	if strings.ContainsAny(plain, "\x1b\r") || !strings.Contains(plain, "no such  [31mdirectory") {
 		t.Errorf("the text commands a terminal, or has lost something:\n%s", plain)
 	}
 	var got struct{ Timeline []warmwatch.Event }
-	if err := json.Unmarshal([]byte(rendered(t, "json", "overview", everything(), Options{})), &got); err != nil || time.Since(got.Timeline[0].Time) < 10*time.Second {
+	if err := json.Unmarshal([]byte(rendered(t, "json", "overview", page, Options{})), &got); err != nil || time.Since(got.Timeline[0].Time) < 10*time.Second {
 		t.Errorf("JSON has no times: %v, %+v", err, got)
 	}
 }

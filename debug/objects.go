@@ -51,7 +51,7 @@ const (
 )
 
 // shown returns an object as JSON has it. Of a Secret it has apiVersion, kind, type, and metadata without annotations.
-// The informer's name and the Go type say so, too, because typed objects have no kind, and a transform may return any type.
+// Typed objects have no kind, and a transform may return any type: the Go type and the informer's name count, too.
 func shown(informer string, obj any) (fields map[string]any, err error) {
 	encoded, err := json.Marshal(obj)
 	if err != nil {

@@ -11,17 +11,17 @@ import (
 	"github.com/warmwatch/warmwatch"
 )
 
-// ReadyCheck returns a check for a readiness probe, in the form of controller-runtime's healthz.Checker. It is nil once
-// every informer that Status lists serves its cache, from disk or from the server. Its error names the others. While
-// there are no informers, it is an error, too: a program is not ready before they run. client-go's own informers do not
-// count.
+// ReadyCheck returns a check for a readiness probe, in the form of controller-runtime's healthz.Checker. It returns nil
+// once every informer that Status lists serves its cache, from disk or from the server. Its error names the others.
+// While there are no informers, it returns an error: a program is not ready before they run. client-go's own informers
+// do not count.
 //
-// An informer that serves goes on to do so. While the server is away the check stays nil; and a program that starts
-// then is ready if the file has its objects. An informer that is added later makes it an error until that one serves. An
-// informer that runs only in the leader should be made only there. Whether the cache has caught up with the server is
+// An informer that serves goes on to do so: the check stays nil while the server is away. A program that starts then
+// is ready if the file has its objects. If an informer is added later, the check fails until that one serves. Make an
+// informer that runs only in the leader when the program leads. Whether the cache has caught up with the server is
 // another question, see [warmwatch.SharedIndexInformer.CaughtUp].
 //
-// Do not use it, or anything else of Status, for a liveness probe: a process that is killed because its disk is full, or
+// Do not use it, or anything else of Status, for a liveness probe. A process that is killed because its disk is full, or
 // because the server is away, has to wait for both again.
 func ReadyCheck(c *warmwatch.Cache) func(*http.Request) error {
 	return func(*http.Request) error {
