@@ -87,6 +87,10 @@ type Options struct {
 	// delivered. Default 5; negative: never. Only panics of the callback count. A reconcile is never skipped, see
 	// [SharedIndexInformer.AddReconciler].
 	MaxPanics int
+	// DropUnusedAfter is how long the file keeps the data of an informer that no process opens any more, for example
+	// because the program lists with another selector now. Ten minutes after Open, or later, they are removed, unless they
+	// have a durable name or work. Status().Unused lists them. Default 7 days; negative: they are kept.
+	DropUnusedAfter time.Duration
 	// LockTimeout is how long Open waits for a file that another process holds. Then the Cache works from memory. The
 	// log has the wait after 1 s. Default 30s; negative: no wait.
 	LockTimeout time.Duration
@@ -101,6 +105,9 @@ func (o Options) withDefaults(path string) Options {
 	}
 	if o.RelistSpread == 0 {
 		o.RelistSpread = 10 * time.Second
+	}
+	if o.DropUnusedAfter == 0 {
+		o.DropUnusedAfter = 7 * 24 * time.Hour
 	}
 	if o.MaxPanics == 0 {
 		o.MaxPanics = 5

@@ -1,14 +1,21 @@
 package warmwatch
 
 import (
+	"encoding/binary"
 	"fmt"
+	"maps"
+	"slices"
+	"sync"
 	"time"
+
+	"k8s.io/klog/v2"
 
 	"github.com/warmwatch/warmwatch/checkpoint"
 	"github.com/warmwatch/warmwatch/persist"
 )
 
-// A Code says what kind of trouble a [Problem] is. As a string it is spelled as its constant, without the word Code.
+// A Code says what kind of trouble a [Problem] is, or what has happened in an [Event]. As a string it is spelled as its
+// constant, without the word Code.
 type Code string
 
 const (
@@ -38,6 +45,34 @@ const (
 	CodeRefused Code = "Refused"
 	// CodeServerFails means: the last List or watch has failed.
 	CodeServerFails Code = "ServerFails"
+)
+
+// The codes of events that are no problems.
+const (
+	// CodeOpened means: Open has opened the file, or works without one.
+	CodeOpened Code = "Opened"
+	// CodeSetAside means: Open has set a bad file aside and begun a new one.
+	CodeSetAside Code = "SetAside"
+	// CodeServed means: an informer serves its cache, from disk or from the server.
+	CodeServed Code = "Served"
+	// CodeResumed means: the watch goes on at the checkpoint.
+	CodeResumed Code = "Resumed"
+	// CodeCaughtUp means: the cache has caught up with the server.
+	CodeCaughtUp Code = "CaughtUp"
+	// CodeRelisted means: the cache was compared with a list.
+	CodeRelisted Code = "Relisted"
+	// CodeRecovered means: a problem has ended. The event's Cause is the code of the problem.
+	CodeRecovered Code = "Recovered"
+	// CodeStartedOver means: a handler starts over, or a durable one is new. The event's Cause says why, see
+	// HandlerStatus.Restarts.
+	CodeStartedOver Code = "StartedOver"
+	// CodeSkipped means: a durable handler has panicked on a change in Options.MaxPanics processes, and the change was
+	// skipped.
+	CodeSkipped Code = "Skipped"
+	// CodeDropped means: the data of an informer that nobody has opened for Options.DropUnusedAfter were removed.
+	CodeDropped Code = "Dropped"
+	// CodeClosed means: the Cache is being closed.
+	CodeClosed Code = "Closed"
 )
 
 // A Cause says why an informer resumes its watch, or lists. As a string it is spelled as its constant, without the word
@@ -102,3 +137,161 @@ func problemOf(db *persist.DB) ([]Problem, error) {
 }
 
 func workingFromMemory(err error) error { return fmt.Errorf("warmwatch: working from memory: %w", err) }
+
+// An Event is an entry of the timeline: something that has happened in the life of a Cache. A problem that begins is an
+// event with the problem's code. Its end is [CodeRecovered].
+type Event struct {
+	Time time.Time
+	Code Code
+	// Informer is its name in Status; empty for an event of the file. Handler is the name of a handler or reconciler.
+	Informer string `json:",omitempty"`
+	Handler  string `json:",omitempty"`
+	// Cause of a relist ([Cause]), of a handler that starts over, or the code of a problem that has ended.
+	Cause string `json:",omitempty"`
+	// Message is for people: an error, a reason, a path, a key.
+	Message string `json:",omitempty"`
+	// Numbers of the event, such as objects, added, updated, deleted, receivedBytes, seconds.
+	Numbers map[string]float64 `json:",omitempty"`
+	// Times is how often the same has happened, each time within a minute of the time before. The entry is the last
+	// one. Zero means once.
+	Times int `json:",omitempty"`
+}
+
+func seconds(d time.Duration) float64 { return d.Round(time.Millisecond).Seconds() }
+
+// what says for the log what has happened. The other codes are problems.
+var what = map[Code]string{
+	CodeOpened: "Opened the cache", CodeSetAside: "Set the cache file aside and began a new one", CodeServed: "Serving the cache",
+	CodeResumed: "Resumed the watch", CodeCaughtUp: "Caught up with the server", CodeRelisted: "Compared the cache with a list",
+	CodeRecovered: "A problem has ended", CodeStartedOver: "A handler starts over", CodeSkipped: "Skipped a change",
+	CodeDropped: "Removed the data of an informer that nobody uses", CodeClosed: "Closing the cache",
+
+	CodeLocked: "Working from memory: another process holds the cache file", CodeNoFile: "Working from memory: the cache file cannot be used",
+	CodeFileDamaged: "The cache file is damaged. It is only read from now on, and set aside at the next start",
+	CodeNotWritten:  "Could not write to the cache file. Changes stay in memory. Durable handlers and reconcilers wait for 30 s, then they go on from memory",
+	CodeNotRead:     "Could not read the informer's data, trying again", CodeOtherRequest: "Refusing the requests of the ListerWatcher",
+	CodeFromMemory: "The next process begins with a list", CodeUnreadable: "Could not read all that is stored: all objects are to be listed and written anew",
+	CodeRefused: "Left an object out of the cache", CodeServerFails: "A List or a watch has failed",
+}
+
+// ordinary events are only in a verbose log. One event of a start or a relist is not ordinary.
+var ordinary = map[Code]bool{CodeResumed: true, CodeCaughtUp: true, CodeClosed: true, CodeServerFails: true, CodeRefused: true}
+
+// log writes the line of an event.
+func (e *Event) log(logger klog.Logger, err error) {
+	values := []any{"code", e.Code}
+	for _, v := range []struct{ name, value string }{{"handler", e.Handler}, {"cause", e.Cause}, {"message", e.Message}} {
+		if v.value != "" && (v.name != "message" || err == nil) {
+			values = append(values, v.name, v.value)
+		}
+	}
+	for _, name := range slices.Sorted(maps.Keys(e.Numbers)) {
+		values = append(values, name, e.Numbers[name])
+	}
+	if e.Times > 1 {
+		values = append(values, "times", e.Times)
+	}
+	switch {
+	case ordinary[e.Code]:
+		logger.V(2).Info(what[e.Code], append(values, "err", err)...)
+	case err != nil:
+		logger.Error(err, what[e.Code], values...)
+	default:
+		logger.Info(what[e.Code], values...)
+	}
+}
+
+// timelineLength is how many events a timeline has.
+const timelineLength = 200
+
+// repeatedWithin is how soon the same event is a repetition. It is also how often repetitions are logged.
+const repeatedWithin = time.Minute
+
+var timelineBucket = persist.Bucket{Space: "timeline", Name: "events"} // By the number of the event, 8 bytes.
+
+// A timeline has the last events of a Cache, in memory and in the file.
+type timeline struct {
+	db *persist.DB
+
+	mu     sync.Mutex
+	events []numberedEvent // Oldest first.
+	last   uint64
+}
+
+type numberedEvent struct {
+	Event
+	number uint64
+	logged time.Time
+}
+
+func numberKey(number uint64) string { return string(binary.BigEndian.AppendUint64(nil, number)) }
+
+// load reads the events of earlier processes. Events that cannot be read are left out.
+func (t *timeline) load() error {
+	return t.db.Read(timelineBucket.Space, func(s *persist.Snapshot) error {
+		return s.Scan(timelineBucket.Name, "", func(it *persist.Item) (bool, error) {
+			e, err := persist.ReadJSON[Event](it)
+			if err == nil && len(it.Key) == 8 {
+				t.last = binary.BigEndian.Uint64([]byte(it.Key))
+				t.events = append(t.events, numberedEvent{Event: e, number: t.last})
+			}
+			return true, nil
+		})
+	})
+}
+
+// record adds an event, and logs it. err is the event's Message. A repetition takes the place of the event before.
+// After the end of the Cache it is only logged.
+func (t *timeline) record(logger klog.Logger, e Event, err error) {
+	e.Time = time.Now()
+	if err != nil {
+		e.Message = err.Error()
+	}
+	if now := t.add(e); now.logged.Equal(e.Time) {
+		now.log(logger, err)
+	}
+}
+
+func (t *timeline) add(e Event) numberedEvent {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.last++
+	now, removed := numberedEvent{e, t.last, e.Time}, -1
+	if len(t.events) == timelineLength {
+		removed = 0
+	}
+	same := func(o numberedEvent) bool {
+		return o.Code == e.Code && o.Informer == e.Informer && o.Handler == e.Handler && o.Cause == e.Cause && e.Time.Sub(o.Time) < repeatedWithin
+	}
+	if i := slices.IndexFunc(t.events, same); i >= 0 {
+		removed, now.Times = i, max(t.events[i].Times, 1)+1
+		if logged := t.events[i].logged; e.Time.Sub(logged) < repeatedWithin {
+			now.logged = logged
+		}
+	}
+	_, _ = t.db.Update(func(b *persist.Batch) {
+		b.Put(timelineBucket, numberKey(now.number), persist.JSON(now.Event))
+		if removed >= 0 {
+			b.Delete(timelineBucket, numberKey(t.events[removed].number))
+		}
+		if now.Times > 1 { // On a bad link the disk is spared.
+			b.Idle()
+		}
+	})
+	if removed >= 0 {
+		t.events = slices.Delete(t.events, removed, removed+1)
+	}
+	t.events = append(t.events, now)
+	return now
+}
+
+// all returns the events, oldest first.
+func (t *timeline) all() []Event {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	events := make([]Event, len(t.events))
+	for i := range t.events {
+		events[i] = t.events[i].Event
+	}
+	return events
+}

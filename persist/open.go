@@ -118,8 +118,6 @@ const maxOpenAttempts = 10
 
 // open opens the file. It begins a missing or empty one, and sets a bad one aside.
 func (db *DB) open(ctx context.Context) (err error) {
-	_, noFile := os.Stat(db.path) // The log shows if each start begins a new file.
-	db.opts.Logger.Info("Opening the cache file", "path", db.path, "file", noFile == nil)
 	for range maxOpenAttempts {
 		var f *os.File
 		f, err = db.lock(ctx)

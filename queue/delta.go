@@ -37,6 +37,7 @@ type Delta struct {
 
 	encoded []byte // See [Log.Encode].
 	batch   uint64 // Number of the DB's batch that has the change.
+	at      int64  // When it was appended, in Unix nanoseconds.
 	stored  bool   // The delta is in the DB, too.
 }
 

@@ -30,6 +30,13 @@ func (c *Consumer) StartsOver() bool {
 	return c.p.StartsOver
 }
 
+// Why says why the consumer starts over, or last did.
+func (c *Consumer) Why() string {
+	c.q.mu.Lock()
+	defer c.q.mu.Unlock()
+	return c.p.why
+}
+
 // BeginList begins an initial list:
 //
 //  1. [Consumer.Deletions] returns the pending deletions.
@@ -50,6 +57,7 @@ func (c *Consumer) BeginList() (begun uint64, err error) {
 		c.p.isNew, c.p.Cursor = false, begun
 	}
 	c.p.from, c.p.again = begun, false
+	q.showLocked(c.p)
 	q.mu.Unlock()
 	if c.durable {
 		err = c.waitDurable()

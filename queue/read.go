@@ -61,7 +61,7 @@ func (c *Consumer) lost(number uint64, err error) error {
 		q.mu.Lock()
 		defer q.mu.Unlock()
 		if dropped = c.p.StartsOver; !dropped { // Otherwise too much was pending since ready looked.
-			q.startOverLocked(b, c.p)
+			q.startOverLocked(b, c.p, CauseDamaged)
 		}
 	})
 	if updateErr != nil {

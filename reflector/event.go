@@ -3,6 +3,7 @@ package reflector
 import (
 	"fmt"
 	"reflect"
+	"sync/atomic"
 	"time"
 
 	"k8s.io/apimachinery/pkg/runtime"
@@ -61,8 +62,33 @@ func (k *Sink) apply(obj any, deleted bool) error {
 			d = deleteDelta(w, key, obj)
 		}
 	}
+	k.events.count(d.Type)
 	return k.writeAtLocked(w, sent.ResourceVersion, []queue.Delta{d})
 }
+
+// Events counts the events of the watch that were applied. It is read without a lock.
+type Events struct{ added, updated, deleted, bookmarks atomic.Int64 }
+
+func (e *Events) count(t cache.DeltaType) {
+	switch t {
+	case cache.Added:
+		e.added.Add(1)
+	case cache.Deleted:
+		e.deleted.Add(1)
+	case cache.Bookmark:
+		e.bookmarks.Add(1)
+	default:
+		e.updated.Add(1)
+	}
+}
+
+// ByType returns the numbers: added, updated, deleted, bookmark.
+func (e *Events) ByType() map[string]int64 {
+	return map[string]int64{"added": e.added.Load(), "updated": e.updated.Load(), "deleted": e.deleted.Load(), "bookmark": e.bookmarks.Load()}
+}
+
+// Events returns the counted events.
+func (k *Sink) Events() *Events { return &k.events }
 
 // notAppliedLocked notes that an event could not be applied. This process goes on with
 // the next event, as client-go does; the next process relists.
@@ -212,6 +238,7 @@ func (k *Sink) Bookmark(rv string) error {
 		return err
 	}
 	defer k.mu.Unlock()
+	k.events.count(cache.Bookmark)
 	if k.record.ResourceVersion == "" || k.record.State != k.written.State { // The states differ if an earlier event was refused.
 		w := k.indexer.Writer()
 		defer w.Close()
@@ -258,7 +285,10 @@ func (k *Sink) passLastBookmark(r *checkpoint.Record) {
 	}
 }
 
-func (k *Sink) forgetBookmark(b *persist.Batch) { b.Delete(bookmarksBucket, k.space) }
+func (k *Sink) forgetBookmark(b *persist.Batch) { DropBookmark(b, k.space) }
+
+// DropBookmark removes the last bookmark of a space whose buckets are dropped.
+func DropBookmark(b *persist.Batch, space string) { b.Delete(bookmarksBucket, space) }
 
 // Replace implements [cache.ReflectorStore]. It does nothing: the Resumer has brought the store up to date, or another
 // list follows.

@@ -58,6 +58,7 @@ type Sink struct {
 	storedType reflect.Type // The type that newObject returns.
 	batchBytes int          // About how much a relist applies at once.
 	closed     chan struct{}
+	events     Events
 
 	mu sync.Mutex // Held while an event is applied. A stopped Reflector may still be relisting.
 	// record is what the next batch stores; it may be ahead of the file. Load reads it. Then its fields change here:
@@ -131,7 +132,7 @@ func (k *Sink) Load(want checkpoint.Want, transform cache.TransformFunc) (checkp
 	}
 	decision := checkpoint.Decide(evidence, want)
 	if decision.StartOverPending {
-		if err := k.queue.StartOver(func(_ string, waiting int) bool { return waiting > 0 }); err != nil {
+		if err := k.queue.StartOver(queue.CauseTransformVersion, func(_ string, waiting int) bool { return waiting > 0 }); err != nil {
 			k.logger.Error(err, "Could not have handlers start over")
 		}
 	}
@@ -162,12 +163,17 @@ func (k *Sink) leaveVersionLocked(seen string) {
 
 // stored returns the checkpoint that is stored, nil if there is none.
 func (k *Sink) stored() (found *checkpoint.Record, err error) {
-	_, err = k.db.View(k.bucket, checkpointKey, func(it *persist.Item) error {
+	return StoredCheckpoint(k.db, k.space, k.indexer.LastStoreSyncResourceVersion())
+}
+
+// StoredCheckpoint returns the checkpoint in a space, whose store is at a resourceVersion. It is nil if there is none.
+func StoredCheckpoint(db *persist.DB, space, resourceVersion string) (found *checkpoint.Record, err error) {
+	_, err = db.View(persist.Bucket{Space: space, Name: checkpointBucket}, checkpointKey, func(it *persist.Item) error {
 		payload, err := it.Payload()
 		if err != nil {
 			return err
 		}
-		r, err := checkpoint.Parse(payload, k.indexer.LastStoreSyncResourceVersion())
+		r, err := checkpoint.Parse(payload, resourceVersion)
 		if err == nil {
 			found = &r
 		}
