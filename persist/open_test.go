@@ -47,31 +47,6 @@ func TestANewFileIsForItsOwnerOnly(t *testing.T) {
 	}
 }
 
-// TestOpenLogsFirstWhereTheFileIs, and what was there before: so a forgotten mount is found out by the second start.
-func TestOpenLogsFirstWhereTheFileIs(t *testing.T) {
-	dir := filepath.Join(t.TempDir(), "new", "directories")
-	path := filepath.Join(dir, "cache.db")
-	for _, c := range []struct {
-		there func()
-		want  string
-	}{
-		{func() {}, `"file"=false`},
-		{func() { _ = os.Remove(path) }, `"file"=false`},
-		{func() { _ = os.Truncate(path, 0) }, `"file"=true`},
-		{func() {}, `"file"=true`},
-	} {
-		c.there()
-		var log logged
-		db := openSound(t, path, log.options(manual))
-		put(t, db, "key", "value")
-		flush(t, db)
-		close1(t, db)
-		if lines := log.take(); len(lines) != 1 || !strings.Contains(lines[0], fmt.Sprintf(`"path"=%q %s`, path, c.want)) {
-			t.Errorf("logged %q, expected %s", lines, c.want)
-		}
-	}
-}
-
 // TestAFileThatWasBegunAndNotCommittedToIsUsed: the process has ended in between.
 func TestAFileThatWasBegunAndNotCommittedToIsUsed(t *testing.T) {
 	path := testsupport.Path(t)
