@@ -337,11 +337,6 @@ func TestAFileIsNoLongerThanMaxFileBytes(t *testing.T) { // S6
 		t.Errorf("the file has %d bytes", size)
 	}
 	expectContents(t, db, want)
-	s := snapshot(t, db, false) // Before the change is merged.
-	db.mu.Lock()
-	db.failedLocked(err)
-	db.mu.Unlock()
-	s.Close()
 	apply(t, db, func(b *Batch) {
 		for key := range want {
 			if !strings.HasSuffix(key, "7") {
