@@ -116,6 +116,14 @@ bench-figures: $(BIN)/bench ## Print every figure of bench/results/NAME.json (NA
 bench-compare: $(BIN)/bench $(BIN)/benchstat ## Run the micro-benchmarks of BASE and of here; say what got slower (BASE=HEAD~1 COMPARE_FLAGS=)
 	@$(BIN)/bench compare -C bench --benchstat=$(BIN)/benchstat $(COMPARE_FLAGS) '$(BASE)'
 
+.PHONY: page
+page: ## Make docs/images/page.png of the golden file in debug/testdata (installs Debian's chromium and pngquant where they are missing, as root)
+	@command -v chromium >/dev/null && command -v pngquant >/dev/null || \
+		{ apt-get update && apt-get install -y --no-install-recommends chromium fonts-dejavu-core pngquant; }
+	chromium --headless --no-sandbox --disable-gpu --hide-scrollbars --window-size=1240,1240 \
+		--screenshot=$(CURDIR)/docs/images/page.png file://$(CURDIR)/debug/testdata/overview.html
+	pngquant --force --output=docs/images/page.png 64 docs/images/page.png
+
 .PHONY: test
 test: $(BIN)/kube-apiserver $(BIN)/etcd $(BIN)/gotest ## Test every module, with the race detector and on a real API server, 8 minutes (TEST_FLAGS=)
 	@$(if $(RACE),,echo "# no C compiler: the tests run without the race detector";) \

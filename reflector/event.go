@@ -169,6 +169,18 @@ func (k *Sink) transformLocked(obj any) (transformed any, key string, refused er
 	return obj, key, nil
 }
 
+// encodeLocked transforms and encodes an object of a list.
+func (k *Sink) encodeLocked(obj runtime.Object) (value *record.Object, key string, refused error) {
+	if refused = k.unexpected(obj); refused != nil {
+		return nil, "", refused
+	}
+	transformed, key, refused := k.transformLocked(obj)
+	if refused == nil {
+		value, refused = encode(key, transformed)
+	}
+	return value, key, refused
+}
+
 // encode encodes an object that is to be stored.
 func encode(key string, obj any) (*record.Object, error) {
 	value, err := indexer.Encode(key, obj)
