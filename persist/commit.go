@@ -188,8 +188,8 @@ func (db *DB) failedLocked(err error) {
 		db.events = append(db.events, problem{code: CodeNotWritten, err: err})
 		since = time.Now()
 	}
-	if errors.Is(err, bolterrors.ErrMaxSizeReached) { // Nothing was written. With what is deleted meanwhile it may fit.
-		db.mergeBackLocked()
+	if errors.Is(err, bolterrors.ErrMaxSizeReached) {
+		db.mergeBackLocked() // Nothing was written. With what is deleted meanwhile it may fit.
 	}
 	if db.formerUsers == nil {
 		db.formerUsers, db.users = db.users, new(atomic.Int64)

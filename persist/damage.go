@@ -55,7 +55,7 @@ func (db *DB) mergeBackLocked() {
 	if l == nil {
 		return
 	}
-	db.flushing, l.merged = nil, true
+	db.flushing = nil
 	for name, bl := range l.buckets {
 		p := db.pending.bucket(name)
 		if p.dropped {

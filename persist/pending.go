@@ -34,7 +34,6 @@ func (e entry) bytes(key string) int64 { return int64(entryOverheadBytes + len(k
 type layer struct {
 	buckets map[Bucket]*bucketLayer
 	bytes   int64
-	merged  bool // It was put under pending again, see mergeBackLocked.
 }
 
 type bucketLayer struct {

@@ -82,7 +82,7 @@ func (s *Snapshot) beginBelow() (ok bool, err error) {
 	id, db := s.tx.ID(), s.db
 	db.mu.RLock()
 	// A commit that failed only in its fsync may be visible in the file all the same.
-	ok = s.flushing != nil && !s.flushing.merged && (id == s.committed+1 || db.boltTxID == s.committed)
+	ok = s.flushing != nil && (id == s.committed+1 || db.boltTxID == s.committed)
 	if !ok && db.writes() && db.flushing == nil && id > db.boltTxID { // Somebody else writes to it.
 		err = db.notOursLocked(id)
 	}
