@@ -54,6 +54,13 @@ type informer struct {
 	unused  time.Time          // Zero: the last program has opened it.
 }
 
+func (i *informer) identity() checkpoint.Identity {
+	if i.record == nil {
+		return checkpoint.Identity{}
+	}
+	return i.record.Identity
+}
+
 func (i *informer) bucket(name string) persist.Bucket {
 	return persist.Bucket{Space: i.space, Name: name}
 }

@@ -12,11 +12,12 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	utiljson "k8s.io/apimachinery/pkg/util/json"
 	"k8s.io/client-go/kubernetes/scheme"
 
-	"github.com/warmwatch/warmwatch/checkpoint"
 	"github.com/warmwatch/warmwatch/indexer"
 	"github.com/warmwatch/warmwatch/internal/deletions"
 	"github.com/warmwatch/warmwatch/internal/record"
@@ -36,60 +37,72 @@ var knownTypes = sync.OnceValue(func() map[string]reflect.Type {
 
 func typeName(t reflect.Type) string { return "*" + t.PkgPath() + "." + t.Name() }
 
-// decode returns the content of an object in JSON's form. Of an object in protobuf whose Go type is not known it returns
-// the metadata.
-func (i *informer) decode(payload []byte) (map[string]any, error) {
+// decode returns an object for JSON: one of a known Go type, or a map. Of an object in protobuf whose Go type is not known
+// it returns the metadata. Secrets are not masked if show.
+func (i *informer) decode(payload []byte, show bool) (any, error) {
 	r, err := record.Parse(payload)
 	if err != nil {
 		return nil, err
 	}
-	content := map[string]any{}
+	obj, err := decodeRecord(r)
+	if err == nil {
+		i.setKind(obj, r.TypeName[strings.LastIndexByte(r.TypeName, '.')+1:])
+		if !show && i.isSecret(obj) {
+			obj, err = mask(obj)
+		}
+	}
+	if err != nil {
+		return nil, fmt.Errorf("%s of %d bytes: %w", r.TypeName, len(r.Body), err)
+	}
+	return obj, nil
+}
+
+func decodeRecord(r record.Record) (runtime.Object, error) {
 	switch r.Codec {
-	case record.CodecJSON:
-		if err := json.Unmarshal(r.Body, &content); err != nil {
-			return nil, fmt.Errorf("%s of %d bytes: %w", r.TypeName, len(r.Body), err)
-		}
-	default:
-		obj, err := decodeTyped(r)
-		if err == nil {
-			content, err = runtime.DefaultUnstructuredConverter.ToUnstructured(obj)
-		}
+	case record.CodecJSON: // Of any type.
+		u := &unstructured.Unstructured{}
+		return u, utiljson.Unmarshal(r.Body, &u.Object)
+	case record.CodecUnstructured:
+		obj, err := r.Decode(nil)
 		if err != nil {
-			return nil, fmt.Errorf("%s of %d bytes: %w", r.TypeName, len(r.Body), err)
+			return nil, err
 		}
-	}
-	if id := i.identity(); content["kind"] == nil && id.Version != "" { // client-go's decoders remove both from typed objects.
-		content["apiVersion"] = schema.GroupVersion{Group: id.Group, Version: id.Version}.String()
-		content["kind"] = r.TypeName[strings.LastIndexByte(r.TypeName, '.')+1:]
-	}
-	return content, nil
-}
-
-func (i *informer) identity() checkpoint.Identity {
-	if i.record == nil {
-		return checkpoint.Identity{}
-	}
-	return i.record.Identity
-}
-
-func decodeTyped(r record.Record) (any, error) {
-	if r.Codec != record.CodecProtobuf {
-		return r.Decode(nil)
+		return obj.(*unstructured.Unstructured), nil
 	}
 	t := knownTypes()[r.TypeName]
 	if t == nil { // The first field of all generated types is the metadata.
 		t = reflect.TypeFor[metav1.PartialObjectMetadata]()
 		r.TypeName = typeName(t)
 	}
-	return r.Decode(func() any { return reflect.New(t).Interface() })
+	obj := reflect.New(t).Interface().(runtime.Object)
+	_, err := r.Decode(func() any { return obj })
+	return obj, err
+}
+
+// setKind sets apiVersion and kind, which client-go's decoders remove from typed objects.
+func (i *informer) setKind(obj runtime.Object, kind string) {
+	if id := i.identity(); id.Version != "" && obj.GetObjectKind().GroupVersionKind().Kind == "" {
+		obj.GetObjectKind().SetGroupVersionKind(schema.GroupVersionKind{Group: id.Group, Version: id.Version, Kind: kind})
+	}
+}
+
+// isSecret reports whether an object is a Secret, or what a transform has made of one.
+func (i *informer) isSecret(obj runtime.Object) bool {
+	return i.hasSecrets() || obj.GetObjectKind().GroupVersionKind() == corev1.SchemeGroupVersion.WithKind("Secret")
+}
+
+// hasSecrets reports whether the objects are Secrets. The space's name says so even if the checkpoint is lost.
+func (i *informer) hasSecrets() bool {
+	return strings.HasPrefix(i.space, "secrets/v1-")
 }
 
 const masked = "***"
 
-// mask hides the contents of Secrets, and of what a transform has made of them.
-func (i *informer) mask(content map[string]any) {
-	if !i.hasSecrets() && (content["kind"] != "Secret" || content["apiVersion"] != "v1") {
-		return
+// mask returns an object without what is secret in it.
+func mask(obj runtime.Object) (runtime.Object, error) {
+	content, err := runtime.DefaultUnstructuredConverter.ToUnstructured(obj)
+	if err != nil {
+		return nil, err
 	}
 	for name, value := range content {
 		switch fields, isMap := value.(map[string]any); {
@@ -107,21 +120,17 @@ func (i *informer) mask(content map[string]any) {
 			content[name] = masked
 		}
 	}
-}
-
-// hasSecrets reports whether the objects are Secrets. The space's name says so even if the checkpoint is lost.
-func (i *informer) hasSecrets() bool {
-	return strings.HasPrefix(i.space, "secrets/v1-")
+	return &unstructured.Unstructured{Object: content}, nil
 }
 
 // A delta is a queue.Delta, with its objects in JSON's form.
 type delta struct {
-	Type              string         `json:"type"`
-	Key               string         `json:"key"`
-	FinalStateUnknown bool           `json:"finalStateUnknown,omitempty"`
-	Replaced          bool           `json:"replaced,omitempty"`
-	Old               map[string]any `json:"old,omitempty"`
-	New               map[string]any `json:"new,omitempty"`
+	Type              string `json:"type"`
+	Key               string `json:"key"`
+	FinalStateUnknown bool   `json:"finalStateUnknown,omitempty"`
+	Replaced          bool   `json:"replaced,omitempty"`
+	Old               any    `json:"old,omitempty"`
+	New               any    `json:"new,omitempty"`
 }
 
 // An entry is one of an index.
@@ -132,26 +141,17 @@ type entry struct {
 
 // valueOf returns a value of a bucket for JSON. Secrets are not masked if show.
 func (i *informer) valueOf(bucket, key string, payload []byte, show bool) (any, error) {
-	object := func(payload []byte) (content map[string]any, err error) {
-		if len(payload) == 0 {
-			return nil, nil
-		}
-		if content, err = i.decode(payload); err == nil && !show {
-			i.mask(content)
-		}
-		return content, err
-	}
 	switch {
 	case bucket == indexer.ObjectsBucket || bucket == reflector.StagedBucket || bucket == deletions.BucketName:
-		return object(payload)
+		return i.decode(payload, show)
 	case bucket == queue.DeltasBucket:
 		d, err := queue.ParseDelta(payload)
 		value := delta{Type: string(d.Type), Key: d.Key, FinalStateUnknown: d.FinalStateUnknown, Replaced: d.Replaced}
-		if err == nil {
-			value.Old, err = object(d.OldRecord)
+		if err == nil && d.OldRecord != nil {
+			value.Old, err = i.decode(d.OldRecord, show)
 		}
-		if err == nil {
-			value.New, err = object(d.NewRecord)
+		if err == nil && d.NewRecord != nil {
+			value.New, err = i.decode(d.NewRecord, show)
 		}
 		return value, err
 	case bucket == indexer.IndexBucket:

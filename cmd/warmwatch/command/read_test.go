@@ -104,7 +104,7 @@ func TestDumpHasEverything(t *testing.T) {
 		t.Errorf("a Secret is not masked:\n%s", out)
 	}
 	for _, want := range []string{
-		`{"informer":"` + strings.ReplaceAll(podsInformer, `"`, `\"`) + `","bucket":"objects","key":"ns/a","value":{"apiVersion":"v1","kind":"Pod",`,
+		`{"informer":"` + strings.ReplaceAll(podsInformer, `"`, `\"`) + `","bucket":"objects","key":"ns/a","value":{"kind":"Pod","apiVersion":"v1",`,
 		`"bucket":"index","key":"node/ns/a","value":{"index":"node","value":"one"}}`,
 		`"bucket":"index","key":"data/ns/token","value":{"index":"data","value":"***"}}`,
 		`"bucket":"deltas","key":"2","value":{"type":"Deleted","key":"ns/c",`,
