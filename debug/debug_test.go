@@ -73,7 +73,7 @@ func TestTheFormatIsTheOneAskedFor(t *testing.T) {
 		if policy := w.Header().Get("Content-Security-Policy"); !strings.HasPrefix(policy, "default-src 'none'; style-src 'nonce-") {
 			t.Errorf("policy %q", policy)
 		}
-		for _, want := range []string{"configmaps/v1 (typed)", "Live", "FirstStart&nbsp;1", "None.", "#caughtup"} {
+		for _, want := range []string{"configmaps/v1 (typed)", "Live", "FirstStart 1", "None.", "#caughtup"} {
 			if !strings.Contains(w.Body.String(), want) {
 				t.Errorf("the page lacks %s:\n%s", want, w.Body)
 			}

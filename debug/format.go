@@ -9,9 +9,7 @@ import (
 	"errors"
 	"fmt"
 	html "html/template"
-	"math"
 	"net/http"
-	"strconv"
 	"strings"
 	"text/tabwriter"
 	"text/template"
@@ -28,7 +26,7 @@ var pageHTML string
 var pageText string
 
 // functions are those of the templates.
-var functions = map[string]any{"age": age, "size": size, "runbook": runbook, "line": line, "json": indented, "number": number}
+var functions = map[string]any{"age": age, "size": size, "runbook": runbook, "line": line, "json": indented, "counts": counts}
 
 var (
 	htmlPages = html.Must(html.New("").Funcs(functions).Parse(pageHTML))
@@ -120,12 +118,13 @@ func size(n int64) string {
 	return fmt.Sprintf("%.1f %cB", f, " kMGT"[unit])
 }
 
-// number returns a count, or a float without what nobody reads.
-func number(n any) string {
-	if f, is := n.(float64); is {
-		return strconv.FormatFloat(math.Round(f*1000)/1000, 'f', -1, 64)
-	}
-	return fmt.Sprint(n)
+// withoutSyntax makes words of the JSON of a map.
+var withoutSyntax = strings.NewReplacer("null", "", "{", "", "}", "", `"`, "", ":", " ", ",", ", ")
+
+// counts returns what a map counts, in the order of its keys.
+func counts(m any) string {
+	encoded, err := json.Marshal(m)
+	return cmp.Or(text(err), withoutSyntax.Replace(string(encoded)))
 }
 
 // runbook returns where a code is explained.
