@@ -18,7 +18,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"net/http"
+	"os"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -29,8 +31,11 @@ import (
 	"k8s.io/klog/v2"
 
 	"github.com/warmwatch/warmwatch/indexer"
+	"github.com/warmwatch/warmwatch/internal/deletions"
 	"github.com/warmwatch/warmwatch/internal/request"
 	"github.com/warmwatch/warmwatch/persist"
+	"github.com/warmwatch/warmwatch/queue"
+	"github.com/warmwatch/warmwatch/reflector"
 	"github.com/warmwatch/warmwatch/workqueue"
 )
 
@@ -38,9 +43,11 @@ import (
 // concurrent use.
 type Cache struct {
 	shared
-	link *request.Link // One for all clients: they usually have one server.
-	work *workqueue.Store
-	made atomic.Int64 // How many informers NewInformer has made.
+	link     *request.Link // One for all clients: they usually have one server.
+	work     *workqueue.Store
+	made     atomic.Int64  // How many informers NewInformer has made.
+	ready    chan struct{} // Closed when the timeline has begun.
+	dropping *time.Timer   // Calls dropUnused. Nil: nothing is unused.
 
 	others []string // The arguments of NotPersisted. Guarded by mu.
 }
@@ -64,23 +71,143 @@ type Cache struct {
 func Open(ctx context.Context, path string, o Options) (*Cache, error) {
 	o = o.withDefaults(path)
 	c := &Cache{
-		shared: shared{opts: o, objects: indexer.NewObjects(o.MemoryBudget), schemas: newSchemas(), informers: map[string]*SharedIndexInformer{}},
-		link:   new(request.Link),
+		shared: shared{opts: o, objects: indexer.NewObjects(o.MemoryBudget), schemas: newSchemas(), informers: map[string]*SharedIndexInformer{}, unused: map[string]Unused{}},
+		link:   new(request.Link), ready: make(chan struct{}),
 	}
+	before, _ := os.Stat(path) // The timeline shows if each start begins a new file.
 	db, err := persist.Open(ctx, path, persist.Options{
 		CommitInterval:  o.CommitInterval,
 		DurableDelay:    o.DurableDelay,
 		MaxPendingBytes: o.MaxPendingBytes,
+		MaxFileBytes:    o.MaxFileBytes,
 		LockTimeout:     o.LockTimeout,
-		OnDamage:        c.fileDamaged,
+		OnEvent:         c.fileEvent,
 		Logger:          o.Logger,
 	})
 	if err != nil {
 		return nil, fmt.Errorf("warmwatch: open: %w", err)
 	}
 	c.db, c.work = db, workqueue.NewStore(db, workSpace, *o.Logger)
+	c.opened(before)
 	return c, nil
 }
+
+// opened begins the timeline of this process. before is the file before Open, nil if there was none.
+func (c *Cache) opened(before os.FileInfo) {
+	defer close(c.ready)
+	c.timeline.db = c.db
+	if err := c.timeline.load(); err != nil {
+		c.opts.Logger.Error(err, "Could not read the timeline, beginning a new one")
+	}
+	for _, a := range c.db.SetAside() {
+		c.timeline.record(*c.opts.Logger, Event{Code: CodeSetAside}, fmt.Errorf("%s: %s", a.Path, a.Reason))
+	}
+	opened := Event{Code: CodeOpened, Message: c.db.Path(), Numbers: map[string]float64{"fileBytes": 0}}
+	if before != nil {
+		opened.Numbers["fileBytes"] = float64(before.Size())
+	}
+	c.timeline.record(*c.opts.Logger, opened, nil)
+	if err := c.findUnused(); err != nil {
+		c.opts.Logger.Error(err, "Could not find out which data of the file are unused")
+	}
+	if code, _, err := c.db.Problem(); c.db.MemoryOnly() {
+		c.timeline.record(*c.opts.Logger, Event{Code: Code(code)}, err)
+	}
+}
+
+// unusedGrace is how long after Open unused data are looked for: the program makes its informers first.
+const unusedGrace = 10 * time.Minute
+
+// findUnused is called by Open: no space of the file has an informer yet. What an informer uses within the first second
+// costs no write.
+func (c *Cache) findUnused() error {
+	buckets, err := c.db.Buckets()
+	if err != nil {
+		return err
+	}
+	now := time.Now()
+	for _, b := range buckets {
+		if b.Name != reflector.CheckpointBucket {
+			continue
+		}
+		u := Unused{b.Space, now}
+		if found, _ := reflector.StoredCheckpoint(c.db, b.Space, ""); found != nil { // Otherwise damage: an informer will meet it.
+			u.Informer = found.Identity.String()
+		}
+		known, err := c.db.View(unusedBucket, b.Space, func(it *persist.Item) (err error) {
+			u.Since, err = persist.ReadJSON[time.Time](it)
+			return err
+		})
+		if !known || err != nil {
+			_, err = c.db.Update(func(batch *persist.Batch) { batch.PutNew(unusedBucket, b.Space, persist.JSON(now)) })
+		}
+		if err != nil {
+			return err
+		}
+		c.unused[b.Space] = u
+	}
+	if after := c.opts.DropUnusedAfter; after >= 0 && len(c.unused) > 0 {
+		c.dropping = time.AfterFunc(min(after, unusedGrace), c.dropUnused)
+	}
+	return nil
+}
+
+// dropUnused removes the data that nobody has used for long, and that no durable name needs.
+func (c *Cache) dropUnused() {
+	c.mu.Lock()
+	unused := maps.Clone(c.unused)
+	c.mu.Unlock()
+	for space, u := range unused {
+		if time.Since(u.Since) < c.opts.DropUnusedAfter || c.isKept(space) {
+			continue
+		}
+		c.mu.Lock()
+		_, still := c.unused[space]
+		if still = still && !c.closed; still {
+			delete(c.unused, space)
+			_ = dropSpace(c.db, space) // Fails only after Close.
+		}
+		c.mu.Unlock()
+		if still {
+			c.timeline.record(*c.opts.Logger, Event{Code: CodeDropped, Informer: u.Informer}, nil)
+		}
+	}
+}
+
+// isKept reports whether a space has something that a program may still want: the position of a durable name, or work.
+// It also returns true if that cannot be read.
+func (c *Cache) isKept(space string) (kept bool) {
+	err := c.db.Read(space, func(s *persist.Snapshot) error {
+		for _, bucket := range []string{queue.HandlersBucket, workqueue.NamesBucket, workqueue.KeysBucket, deletions.BucketName} {
+			err := s.Scan(bucket, "", func(*persist.Item) (bool, error) {
+				kept = true
+				return false, nil
+			})
+			if err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	return kept || err != nil
+}
+
+// fileEvent is called when a problem of the file begins, or, without a code, when it has ended.
+func (c *Cache) fileEvent(code persist.Code, err error) {
+	<-c.ready
+	e := Event{Code: Code(code)}
+	if err == nil {
+		e = Event{Code: CodeRecovered, Cause: string(CodeNotWritten)}
+	}
+	c.timeline.record(*c.opts.Logger, e, err)
+	if code == persist.CodeFileDamaged {
+		c.fileDamaged(err)
+	}
+}
+
+// Timeline returns the last 200 events, oldest first. The events of earlier processes are in the file, which has a new
+// event with the next commit.
+func (c *Cache) Timeline() []Event { return c.timeline.all() }
 
 // Close stops the informers that still run, waits at most 5 s for their handlers and reconcilers to return, and writes
 // and closes the file. If it returns nil, the file has everything that was applied and acknowledged. After an error,
@@ -93,8 +220,15 @@ func Open(ctx context.Context, path string, o Options) (*Cache, error) {
 // informers first and wait for their Run to return. A handler must not call Close.
 func (c *Cache) Close() error {
 	c.mu.Lock()
+	first := !c.closed
 	c.closed = true // No informer is made after this.
 	c.mu.Unlock()
+	if c.dropping != nil {
+		c.dropping.Stop()
+	}
+	if first {
+		c.timeline.record(*c.opts.Logger, Event{Code: CodeClosed}, nil)
+	}
 	informers := c.all()
 	for _, s := range informers {
 		s.detach()
@@ -145,7 +279,7 @@ func awaitEnds(informers []*SharedIndexInformer) {
 // pages, without a token. The watch brings only objects that may differ, and then ends.
 func (c *Cache) WrapTransport(rt http.RoundTripper) http.RoundTripper {
 	c.wrapped.Store(true)
-	return request.Transport{RoundTripper: rt, Link: c.link}
+	return request.Transport{RoundTripper: request.Counting{RoundTripper: rt}, Link: c.link}
 }
 
 // workSpace is the space of the workqueues that belong to no informer.
@@ -164,6 +298,17 @@ func (c *Cache) running() []*SharedIndexInformer {
 	})
 }
 
+// Informer returns the running informer that Status lists by this name, or nil. An informer of [Cache.NewInformer] gets
+// another name once its first request was seen.
+func (c *Cache) Informer(name string) *SharedIndexInformer {
+	for _, s := range c.running() {
+		if s.place.Load().name() == name {
+			return s
+		}
+	}
+	return nil
+}
+
 // Status returns the present state.
 func (c *Cache) Status() Status {
 	st := Status{Name: c.opts.Name, Path: c.db.Path(), MemoryOnly: c.db.MemoryOnly(), Informers: map[string]InformerStatus{}, Workqueues: c.work.Status()}
@@ -176,6 +321,9 @@ func (c *Cache) Status() Status {
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	for _, space := range slices.Sorted(maps.Keys(c.unused)) {
+		st.Unused = append(st.Unused, c.unused[space])
+	}
 	for _, what := range c.others {
 		err := errors.New("warmwatch: client-go's own informer, not in the file: the next process begins with a list. " +
 			"Give InformerFor a function that returns c.NewInformer(listerWatcher, example, resync, indexers)")

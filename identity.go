@@ -20,6 +20,7 @@ import (
 
 	"github.com/warmwatch/warmwatch/checkpoint"
 	"github.com/warmwatch/warmwatch/internal/request"
+	"github.com/warmwatch/warmwatch/persist"
 )
 
 func formOf(example runtime.Object) checkpoint.Form {
@@ -81,6 +82,9 @@ func newPlace(id checkpoint.Identity, asked request.Asked, logger klog.Logger) *
 	p.logger = klog.LoggerWithValues(logger, "informer", p.name())
 	return p
 }
+
+// unusedBucket has a time for each space without an informer, see Options.DropUnusedAfter.
+var unusedBucket = persist.Bucket{Space: "unused", Name: "since"}
 
 // fromMemory reports whether the informer has no space in the file.
 func (p *place) fromMemory() bool { return p.asked == request.Asked{} }

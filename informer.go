@@ -11,7 +11,6 @@ import (
 	"strings"
 	"sync"
 	"sync/atomic"
-	"time"
 
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -127,14 +126,16 @@ type registration interface {
 
 // shared has the things that the informers of a Cache share.
 type shared struct {
-	opts    Options
-	db      *persist.DB
-	objects *indexer.Objects
-	schemas *schemas
-	wrapped atomic.Bool // WrapTransport was called.
+	opts     Options
+	db       *persist.DB
+	objects  *indexer.Objects
+	schemas  *schemas
+	wrapped  atomic.Bool // WrapTransport was called.
+	timeline timeline
 
 	mu        sync.Mutex
 	informers map[string]*SharedIndexInformer // By space.
+	unused    map[string]Unused               // By space: no informer of this process has opened them.
 	closed    bool
 }
 
@@ -150,6 +151,19 @@ func (c *shared) claim(p *place, s *SharedIndexInformer) (holder *SharedIndexInf
 	}
 	c.informers[p.space] = s
 	return nil, nil
+}
+
+// use notes that an informer uses a space.
+func (c *shared) use(space string) error {
+	c.mu.Lock()
+	_, was := c.unused[space]
+	delete(c.unused, space)
+	c.mu.Unlock()
+	if !was {
+		return nil
+	}
+	_, err := c.db.Update(func(b *persist.Batch) { b.Delete(unusedBucket, space) })
+	return err
 }
 
 // all returns the informers in the order of their spaces.
@@ -186,14 +200,24 @@ func (c *shared) newInformer(lw cache.ListerWatcher, example runtime.Object, o I
 	indexers := cache.Indexers{}
 	maps.Copy(indexers, o.Indexers)
 	s.store.current.Store(&contents{cache.NewIndexer(cache.DeletionHandlingMetaNamespaceKeyFunc, indexers)})
-	s.progress.phase, s.progress.troubles = PhaseLoading, map[Code]trouble{}
-	s.progress.running, s.progress.failed = map[oneReconcile]time.Time{}, map[string]failedReconcile{}
+	s.progress.init(s.report)
 	s.processor = processor.New(processor.Options{
 		Informer: s.describe(),
 		Served:   s.served.done, Synced: s.synced.done, CaughtUp: s.caught.done,
 		ResyncPeriod: o.ResyncPeriod, MaxPanics: c.opts.MaxPanics, Logger: *c.opts.Logger,
+		OnStartOver: func(handler, cause string, pending queue.Backlog) {
+			s.report(Event{Code: CodeStartedOver, Handler: handler, Cause: cause, Numbers: map[string]float64{"undelivered": float64(pending.Deltas)}}, nil)
+		},
+		OnSkip: func(handler, key string) { s.report(Event{Code: CodeSkipped, Handler: handler, Message: key}, nil) },
 	})
 	return s
+}
+
+// report adds an event of the informer to the timeline.
+func (s *SharedIndexInformer) report(e Event, err error) {
+	p := s.place.Load()
+	e.Informer = p.name()
+	s.shared.timeline.record(p.logger, e, err)
 }
 
 // ownExample copies an unstructured example, because the caller may change it: a program may create the very object
@@ -359,16 +383,16 @@ func (s *SharedIndexInformer) Status() InformerStatus {
 		StartedFrom: s.progress.startedFrom,
 		Cause:       s.progress.cause,
 		Reason:      s.progress.reason,
-		LastContact: s.progress.lastContact,
+		LastContact: s.progress.contact.get(),
 		ServerErr:   s.progress.troubles[CodeServerFails].err,
-		Relists:     s.progress.relists,
 		Resumes:     s.progress.resumes,
+	}
+	for _, n := range s.progress.relists {
+		st.Relists += n
 	}
 	st.Problems, st.Err = s.progress.problemsLocked()
 	s.progress.mu.Unlock()
-	for _, h := range s.processor.Status(queue.Handlers) {
-		st.Handlers = append(st.Handlers, HandlerStatus(h))
-	}
+	st.Handlers = s.handlerStatus(queue.Handlers)
 	p := s.parts.Load()
 	if p == nil {
 		return st
@@ -380,6 +404,13 @@ func (s *SharedIndexInformer) Status() InformerStatus {
 		st.Err, st.Problems = err, append(problems, st.Problems...)
 	}
 	return st
+}
+
+func (s *SharedIndexInformer) handlerStatus(kind queue.Kind) (all []HandlerStatus) {
+	for _, h := range s.processor.Status(kind) {
+		all = append(all, HandlerStatus(h))
+	}
+	return all
 }
 
 // workStatus returns the states of the workqueues of all reconcilers. Keys also counts deltas that are still pending.

@@ -1,9 +1,21 @@
 package warmwatch
 
 import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
 	"time"
 
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/client-go/tools/cache"
+	"k8s.io/client-go/tools/pager"
+
 	"github.com/warmwatch/warmwatch/persist"
+	"github.com/warmwatch/warmwatch/queue"
+	"github.com/warmwatch/warmwatch/reflector"
 )
 
 // Metrics are numbers of a [Cache] for monitoring. Counters count since Open. Times are points in time, not ages; they
@@ -13,7 +25,7 @@ type Metrics struct {
 	// Persistent: changes are written to the file. It is false if the Cache works from memory, or if the file is only
 	// read.
 	Persistent bool
-	// Degraded counts the present problems by code: 1 for those of the file, the number of informers for the others.
+	// Degraded counts the present problems by code: 1 for a problem of the file, the number of informers for the others.
 	Degraded map[Code]int
 	File     persist.Metrics
 	// Informers that run, in the order of their spaces. Two of them may differ in nothing but what is left out here:
@@ -23,6 +35,7 @@ type Metrics struct {
 
 // InformerMetrics are numbers of a [SharedIndexInformer].
 type InformerMetrics struct {
+	Informer                            string // As in Status.
 	Group, Version, Resource, Namespace string
 	Name                                string // InformerOptions.Name.
 	Objects                             int
@@ -35,85 +48,103 @@ type InformerMetrics struct {
 	Resumes       int
 	Relists       map[Cause]int
 	// ReceivedBytes counts the bodies of the server's answers by kind of request: list, metadata, objects, watch,
-	// question, other. A compressed answer counts as it is after decompression. It is 0 where the transport is not wrapped.
+	// question, other. A compressed answer counts as it is after decompression. All are 0 where the transport is not
+	// wrapped.
 	ReceivedBytes map[string]int64
 	// Events counts the events of the watch that were applied: added, updated, deleted, bookmark.
-	Events      map[string]int64
-	Handlers    []HandlerMetrics
-	Reconcilers []ReconcilerMetrics
+	Events map[string]int64
+	// Handlers and Reconcilers are as in [InformerStatus].
+	Handlers    []HandlerStatus
+	Reconcilers []ReconcilerStatus
 }
 
-// HandlerMetrics are numbers of a handler, or of a durable name without a handler.
-type HandlerMetrics struct {
-	Name         string // As in [HandlerStatus].
-	Undelivered  int
-	BacklogBytes int64
-	// OldestUndelivered is about when the oldest pending delta was applied, or when it was read from the file.
-	OldestUndelivered time.Time
-	// CallbackSince is when the running callback began.
-	CallbackSince time.Time
-	// Restarts counts how often the handler has started over, by cause: New, Epoch, Backlog, Damaged, TransformVersion.
-	Restarts map[string]int64
-	Skipped  int64
+// Metrics returns the present numbers. It takes no lock that an event waits for on its way to the handlers. For a
+// reconciler it reads the length of its workqueue under the queue's own lock.
+func (c *Cache) Metrics() Metrics {
+	m := Metrics{Name: c.opts.Name, Persistent: !c.db.MemoryOnly(), Degraded: map[Code]int{}, File: c.db.Metrics()}
+	if code, _, err := c.db.Problem(); err != nil {
+		m.Degraded[Code(code)] = 1
+		m.Persistent = m.Persistent && code != persist.CodeFileDamaged
+	}
+	for _, s := range c.all() {
+		if p := s.parts.Load(); p != nil {
+			m.Informers = append(m.Informers, s.metrics(p, m.Degraded))
+		}
+	}
+	return m
 }
 
-// ReconcilerMetrics are numbers of a [Reconciler], or of a name without one.
-type ReconcilerMetrics struct {
-	Name string
-	// Keys that wait, also for later, or are being reconciled.
-	Keys int
-	// Succeeded, Failed and Requeued count the reconciles that have returned nil, an error, or a time for the next one.
-	Succeeded, Failed, Requeued int64
-	// ReconcilingSince is when the oldest running reconcile began.
-	ReconcilingSince time.Time
+// metrics also counts the informer's problems.
+func (s *SharedIndexInformer) metrics(p *parts, problems map[Code]int) InformerMetrics {
+	id := p.identity
+	m := InformerMetrics{
+		Informer: p.name(), Group: id.Group, Version: id.Version, Resource: id.Resource, Namespace: id.Namespace, Name: s.opts.Name,
+		Objects: p.indexer.Len(), LastContact: s.progress.contact.get(),
+		ReceivedBytes: s.progress.received.ByKind(), Events: p.sink.Events().ByType(),
+		Handlers: s.handlerStatus(queue.Handlers), Reconcilers: s.progress.reconcilerStatus(s.workStatus(p)),
+	}
+	s.progress.addMetrics(&m, problems)
+	return m
 }
 
-// Metrics returns the present numbers. It takes no lock that an event waits for.
-func (c *Cache) Metrics() Metrics { return Metrics{Name: c.opts.Name} }
-
-// An Event is an entry of the timeline: something that has happened in the life of a Cache. A problem that begins is an
-// event with its code, and its end is [CodeRecovered].
-type Event struct {
-	Time time.Time
-	Code Code
-	// Informer as in Status; empty for an event of the file. Handler is the name of a handler or a reconciler.
-	Informer string `json:",omitempty"`
-	Handler  string `json:",omitempty"`
-	Cause    Cause  `json:",omitempty"`
-	// Message is for people.
-	Message string `json:",omitempty"`
-	// Numbers of the event, such as objects, added, updated, deleted, seconds.
-	Numbers map[string]float64 `json:",omitempty"`
-	// Times is how often the event has happened within a minute of the one before; the entry is the last of them.
-	Times int `json:",omitempty"`
+func (p *progress) addMetrics(m *InformerMetrics, problems map[Code]int) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	m.Live, m.StartedFrom, m.CaughtUpAfter, m.Resumes = p.phase == PhaseLive, p.startedFrom, p.caughtUpIn, p.resumes
+	m.Relists = maps.Clone(p.relists)
+	for code := range p.troubles {
+		problems[code]++
+	}
 }
 
-// The codes of events that are no problems.
-const (
-	// CodeOpened means: Open has opened the file.
-	CodeOpened Code = "Opened"
-	// CodeSetAside means: Open has set a bad file aside and begun a new one.
-	CodeSetAside Code = "SetAside"
-	// CodeServed means: an informer serves its cache, from disk or from the server.
-	CodeServed Code = "Served"
-	// CodeResumed means: the watch goes on at the checkpoint.
-	CodeResumed Code = "Resumed"
-	// CodeCaughtUp means: the cache has caught up with the server.
-	CodeCaughtUp Code = "CaughtUp"
-	// CodeRelisted means: the cache was compared with a list.
-	CodeRelisted Code = "Relisted"
-	// CodeRecovered means: a problem has ended. The event's Message is the code of the problem.
-	CodeRecovered Code = "Recovered"
-	// CodeStartedOver means: a durable handler starts over.
-	CodeStartedOver Code = "StartedOver"
-	// CodeSkipped means: a durable handler has panicked on a change in Options.MaxPanics processes, and the change was
-	// skipped.
-	CodeSkipped Code = "Skipped"
-	// CodeDropped means: the data of an informer that nobody has opened for Options.DropUnusedAfter were removed.
-	CodeDropped Code = "Dropped"
-	// CodeClosed means: the Cache was closed.
-	CodeClosed Code = "Closed"
-)
+// A Difference has the keys whose objects are not the same in the cache as on the server, sorted.
+type Difference struct {
+	// Missing: the server has the object, and the cache has not. Surplus: only the cache has it. Different: both have an
+	// object of this name, with another version or content, or the cache could not store the server's.
+	Missing, Surplus, Different []cache.ObjectName
+}
 
-// Timeline returns the last 200 events, oldest first, also those of earlier processes that are in the file.
-func (c *Cache) Timeline() []Event { return nil }
+// Compare lists all objects in pages, compares their contents with the cache, and changes nothing:
+// [SharedIndexInformer.Relist] repairs. A change that is under way is no difference: what differs is compared again a
+// second later, and counts if server and cache both have the same versions as before. Each page takes a token of the
+// client's rate limiter. Compare returns an error if a list fails, if ctx is done, or if the informer does not serve its
+// cache.
+func (s *SharedIndexInformer) Compare(ctx context.Context) (d Difference, err error) {
+	if !isClosed(s.served.done) {
+		return d, errors.New("warmwatch: the informer does not serve its cache yet")
+	}
+	list := pager.New(checked(s.asker.lw, s.checkRequest).ListWithContext)
+	look := func() (map[string]reflector.Difference, error) {
+		return s.parts.Load().sink.Compare(func(each func(runtime.Object) error) error {
+			return list.EachListItem(ctx, metav1.ListOptions{}, each)
+		})
+	}
+	found, err := look()
+	if err == nil && len(found) > 0 {
+		pause(ctx, compareAgain)
+		var again map[string]reflector.Difference
+		again, err = look()
+		maps.DeleteFunc(found, func(key string, f reflector.Difference) bool { return again[key] != f })
+	}
+	if err != nil {
+		return d, fmt.Errorf("warmwatch: compare: %w", err)
+	}
+	for _, key := range slices.Sorted(maps.Keys(found)) {
+		name, err := cache.ParseObjectName(key)
+		if err != nil {
+			return d, fmt.Errorf("warmwatch: compare: %w", err)
+		}
+		switch f := found[key]; {
+		case !f.Stored:
+			d.Missing = append(d.Missing, name)
+		case !f.Listed:
+			d.Surplus = append(d.Surplus, name)
+		default:
+			d.Different = append(d.Different, name)
+		}
+	}
+	return d, nil
+}
+
+// compareAgain is how long a difference must last.
+const compareAgain = time.Second

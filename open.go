@@ -34,6 +34,9 @@ func (s *SharedIndexInformer) open() (*parts, error) {
 			return nil, err
 		}
 	}
+	if err := s.shared.use(p.space); err != nil {
+		return nil, err
+	}
 	s.store.adding.Lock()
 	defer s.store.adding.Unlock()
 	indexers := s.store.GetIndexers()
@@ -77,7 +80,7 @@ func (s *SharedIndexInformer) openParts(p *parts, indexers cache.Indexers) (err 
 	}
 	if p.indexer.Seq() == 0 && p.queue.Head() > 0 { // The store is empty, but deltas were written.
 		s.corrupt(&persist.CorruptError{Bucket: persist.Bucket{Space: p.space, Name: "store"}, Err: errors.New("the store is missing")})
-		if err := p.queue.StartOver(func(string, int) bool { return true }); err != nil {
+		if err := p.queue.StartOver(queue.CauseDamaged, func(string, int) bool { return true }); err != nil {
 			return err
 		}
 	}
@@ -100,6 +103,8 @@ func dropSpace(db *persist.DB, space string) error {
 		for _, name := range spaceBuckets() {
 			b.Drop(persist.Bucket{Space: space, Name: name})
 		}
+		reflector.DropBookmark(b, space)
+		b.Delete(unusedBucket, space)
 	})
 	return err
 }
@@ -177,7 +182,6 @@ func (s *SharedIndexInformer) identify(ctx context.Context) bool {
 	}
 	if err != nil {
 		s.progress.set(CodeFromMemory, workingFromMemory(err))
-		s.place.Load().logger.Error(err, "Working from memory, the next process begins with a list")
 	}
 	return true
 }
@@ -276,9 +280,7 @@ func (s *SharedIndexInformer) checkRequest(got request.Asked) (err error) {
 	if got != p.asked {
 		err = fmt.Errorf("warmwatch: the ListerWatcher asks for %v, expected %v, as its informer was made for", got, p.asked)
 	}
-	if s.progress.set(CodeOtherRequest, err) {
-		p.logger.Error(err, "Refusing the requests of the ListerWatcher")
-	}
+	s.progress.set(CodeOtherRequest, err)
 	return err
 }
 
@@ -289,7 +291,6 @@ func (s *SharedIndexInformer) asksForMore(p *parts, got request.Asked) {
 		return
 	}
 	s.progress.set(CodeFromMemory, workingFromMemory(err))
-	p.logger.Error(err, "The data of this informer are not used again, the next process begins with a list")
 	s.forceRelist(reflector.Relisting{Cause: CauseOtherRequest, Reason: err.Error(), Rewrite: true})
 }
 

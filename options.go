@@ -55,6 +55,9 @@ type Options struct {
 	// (D6): updates are dropped first, then the oldest deletions, down to half of the bound. The handler gets the
 	// remaining deletions, and OnAdd for every object. Default 256 MiB; negative: no bound.
 	MaxBacklogBytes int64
+	// MaxFileBytes is how long the file may grow. Past that the disk counts as full (S6): changes stay in memory until
+	// others have made room in the file. A file that is longer already is used. Default: no bound.
+	MaxFileBytes int64
 	// FullRelistEvery is the time between two full lists, 20 % more or less at random. A full list compares the
 	// contents of all objects, because a server may have lost events, or may read an object otherwise at the same
 	// version. It waits for a second without events, at most for a tenth of FullRelistEvery. The last full list of an
@@ -87,6 +90,10 @@ type Options struct {
 	// delivered. Default 5; negative: never. Only panics of the callback count. A reconcile is never skipped, see
 	// [SharedIndexInformer.AddReconciler].
 	MaxPanics int
+	// DropUnusedAfter is how long the file keeps the data of an informer that no process opens any more, for example
+	// because the program lists with another selector now. Ten minutes after Open, or later, they are removed, unless they
+	// have a durable name or work. Status().Unused lists them. Default 7 days; negative: they are kept.
+	DropUnusedAfter time.Duration
 	// LockTimeout is how long Open waits for a file that another process holds. Then the Cache works from memory. The
 	// log has the wait after 1 s. Default 30s; negative: no wait.
 	LockTimeout time.Duration
@@ -101,6 +108,9 @@ func (o Options) withDefaults(path string) Options {
 	}
 	if o.RelistSpread == 0 {
 		o.RelistSpread = 10 * time.Second
+	}
+	if o.DropUnusedAfter == 0 {
+		o.DropUnusedAfter = 7 * 24 * time.Hour
 	}
 	if o.MaxPanics == 0 {
 		o.MaxPanics = 5

@@ -20,7 +20,7 @@ import (
 // files of this package, in the order in which they are read: each uses only what stands in itself and above.
 var files = []string{
 	"options.go", "problem.go", "status.go", "identity.go", "cluster.go", "informer.go",
-	"relist.go", "reconciler.go", "open.go", "run.go", "handlers.go", "cache.go",
+	"relist.go", "reconciler.go", "open.go", "run.go", "handlers.go", "cache.go", "metrics.go",
 }
 
 // TestFilesUseOnlyWhatStandsAboveThem in the list of files.

@@ -1,14 +1,21 @@
 package warmwatch
 
 import (
+	"encoding/binary"
 	"fmt"
+	"maps"
+	"slices"
+	"sync"
 	"time"
+
+	"k8s.io/klog/v2"
 
 	"github.com/warmwatch/warmwatch/checkpoint"
 	"github.com/warmwatch/warmwatch/persist"
 )
 
-// A Code says what kind of trouble a [Problem] is. As a string it is spelled as its constant, without the word Code.
+// A Code says what kind of trouble a [Problem] is, or what has happened in an [Event]. As a string it is spelled as its
+// constant, without the word Code.
 type Code string
 
 const (
@@ -38,6 +45,34 @@ const (
 	CodeRefused Code = "Refused"
 	// CodeServerFails means: the last List or watch has failed.
 	CodeServerFails Code = "ServerFails"
+)
+
+// The codes of events that are no problems.
+const (
+	// CodeOpened means: Open has opened the file, or works without one.
+	CodeOpened Code = "Opened"
+	// CodeSetAside means: Open has set a bad file aside and begun a new one.
+	CodeSetAside Code = "SetAside"
+	// CodeServed means: an informer serves its cache, from disk or from the server.
+	CodeServed Code = "Served"
+	// CodeResumed means: the watch goes on at the checkpoint.
+	CodeResumed Code = "Resumed"
+	// CodeCaughtUp means: the cache has caught up with the server.
+	CodeCaughtUp Code = "CaughtUp"
+	// CodeRelisted means: the cache was compared with a list.
+	CodeRelisted Code = "Relisted"
+	// CodeRecovered means: a problem has ended. The event's Cause is the code of the problem.
+	CodeRecovered Code = "Recovered"
+	// CodeStartedOver means: a handler starts over, or a durable one is new. The event's Cause says why, see
+	// HandlerStatus.Restarts.
+	CodeStartedOver Code = "StartedOver"
+	// CodeSkipped means: a durable handler has panicked on a change in Options.MaxPanics processes, and the change was
+	// skipped.
+	CodeSkipped Code = "Skipped"
+	// CodeDropped means: the data of an informer that nobody has opened for Options.DropUnusedAfter were removed.
+	CodeDropped Code = "Dropped"
+	// CodeClosed means: the Cache is being closed.
+	CodeClosed Code = "Closed"
 )
 
 // A Cause says why an informer resumes its watch, or lists. As a string it is spelled as its constant, without the word
@@ -102,3 +137,136 @@ func problemOf(db *persist.DB) ([]Problem, error) {
 }
 
 func workingFromMemory(err error) error { return fmt.Errorf("warmwatch: working from memory: %w", err) }
+
+// An Event is an entry of the timeline: something that has happened in the life of a Cache. A problem that begins is an
+// event with the problem's code. Its end is [CodeRecovered].
+type Event struct {
+	Time time.Time
+	Code Code
+	// Informer is its name in Status; empty for an event of the file. Handler is the name of a handler or reconciler.
+	Informer string `json:",omitempty"`
+	Handler  string `json:",omitempty"`
+	// Cause of a relist ([Cause]), of a handler that starts over, or the code of a problem that has ended.
+	Cause string `json:",omitempty"`
+	// Message is for people: an error, a reason, a path, a key.
+	Message string `json:",omitempty"`
+	// Numbers of the event, such as objects, added, updated, deleted, receivedBytes, seconds.
+	Numbers map[string]float64 `json:",omitempty"`
+	// Times is how often the same has happened within a minute from Time on. Message and Numbers are of the last time. Zero
+	// means once.
+	Times int `json:",omitempty"`
+}
+
+func seconds(d time.Duration) float64 { return d.Round(time.Millisecond).Seconds() }
+
+// what says for the log what has happened. The other codes are problems.
+var what = map[Code]string{
+	CodeOpened: "Opened the cache", CodeSetAside: "Set the cache file aside and began a new one", CodeServed: "Serving the cache",
+	CodeResumed: "Resumed the watch", CodeCaughtUp: "Caught up with the server", CodeRelisted: "Compared the cache with a list",
+	CodeRecovered: "A problem has ended", CodeStartedOver: "A handler starts over", CodeSkipped: "Skipped a change",
+	CodeDropped: "Removed the data of an informer that nobody uses", CodeClosed: "Closing the cache",
+
+	CodeLocked: "Working from memory: another process holds the cache file", CodeNoFile: "Working from memory: the cache file cannot be used",
+	CodeFileDamaged: "The cache file is damaged. It is only read from now on, and set aside at the next start",
+	CodeNotWritten:  "Could not write to the cache file. Changes stay in memory. Durable handlers and reconcilers wait for 30 s, then they go on from memory",
+	CodeNotRead:     "Could not read the informer's data, trying again", CodeOtherRequest: "Refusing the requests of the ListerWatcher",
+	CodeFromMemory: "The next process begins with a list", CodeUnreadable: "Could not read all that is stored: all objects are to be listed and written anew",
+	CodeRefused: "Left an object out of the cache", CodeServerFails: "A List or a watch has failed",
+}
+
+// ordinary events are only in a verbose log. One event of a start or a relist is not ordinary.
+var ordinary = map[Code]bool{CodeResumed: true, CodeCaughtUp: true, CodeClosed: true, CodeServerFails: true, CodeRefused: true}
+
+// log writes the line of an event.
+func (e *Event) log(logger klog.Logger, err error) {
+	values := []any{"code", e.Code}
+	for _, v := range [][2]string{{"handler", e.Handler}, {"cause", e.Cause}, {"message", e.Message}} {
+		if v[1] != "" {
+			values = append(values, v[0], v[1])
+		}
+	}
+	for _, name := range slices.Sorted(maps.Keys(e.Numbers)) {
+		values = append(values, name, e.Numbers[name])
+	}
+	switch {
+	case ordinary[e.Code]:
+		logger.V(2).Info(what[e.Code], append(values, "err", err)...)
+	case err != nil:
+		logger.Error(err, what[e.Code], values...)
+	default:
+		logger.Info(what[e.Code], values...)
+	}
+}
+
+// timelineLength is how many events a timeline has.
+const timelineLength = 200
+
+// repeatedWithin is how long after an event the same is a repetition.
+const repeatedWithin = time.Minute
+
+var timelineBucket = persist.Bucket{Space: "timeline", Name: "events"} // By the number of the event, 8 bytes.
+
+// A timeline has the last events of a Cache, in memory and in the file.
+type timeline struct {
+	db *persist.DB
+
+	mu     sync.Mutex
+	events []Event // Oldest first. Their numbers have no gap.
+	last   uint64  // The number of the last event.
+}
+
+func numberKey(number uint64) string { return string(binary.BigEndian.AppendUint64(nil, number)) }
+
+// load reads the events of earlier processes.
+func (t *timeline) load() error {
+	return t.db.Read(timelineBucket.Space, func(s *persist.Snapshot) error {
+		return s.Scan(timelineBucket.Name, "", func(it *persist.Item) (bool, error) {
+			e, _ := persist.ReadJSON[Event](it) // A damaged one is empty.
+			t.events, t.last = append(t.events, e), binary.BigEndian.Uint64([]byte(it.Key))
+			return true, nil
+		})
+	})
+}
+
+// record adds an event, and logs it unless it is a repetition. err is the event's Message in the timeline.
+func (t *timeline) record(logger klog.Logger, e Event, err error) {
+	e.Time = time.Now()
+	added := e
+	if err != nil {
+		added.Message = err.Error()
+	}
+	if t.add(added) {
+		e.log(logger, err)
+	}
+}
+
+// add reports whether the event is no repetition. After the end of the Cache the file does not get it.
+func (t *timeline) add(e Event) (isNew bool) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	i := slices.IndexFunc(t.events, func(o Event) bool {
+		return o.Code == e.Code && o.Informer == e.Informer && o.Handler == e.Handler && o.Cause == e.Cause && e.Time.Sub(o.Time) < repeatedWithin
+	})
+	if isNew = i < 0; isNew {
+		i, t.events, t.last = len(t.events), append(t.events, e), t.last+1
+	} else {
+		e.Time, e.Times = t.events[i].Time, max(t.events[i].Times, 1)+1
+		t.events[i] = e
+	}
+	_, _ = t.db.Update(func(b *persist.Batch) {
+		b.Put(timelineBucket, numberKey(t.last-uint64(len(t.events)-1-i)), persist.JSON(e))
+		b.Delete(timelineBucket, numberKey(t.last-timelineLength))
+		if !isNew { // On a bad link the disk is spared.
+			b.Idle()
+		}
+	})
+	t.events = t.events[max(0, len(t.events)-timelineLength):]
+	return isNew
+}
+
+// all returns the events, oldest first.
+func (t *timeline) all() []Event {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return slices.Clone(t.events)
+}

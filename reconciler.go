@@ -127,7 +127,7 @@ func (r *Reconciler) open(p *parts) error {
 	deleted, damaged, err := p.deletions.Keys(r.name)
 	if err == nil && (damaged || work.Damaged()) {
 		logger.Info("Reconciling all objects, because it is not known which were left to be reconciled")
-		err = p.queue.StartOver(func(key string, _ int) bool { return key == queue.Reconcilers.Key(r.name) })
+		err = p.queue.StartOver(queue.CauseDamaged, func(key string, _ int) bool { return key == queue.Reconcilers.Key(r.name) })
 	}
 	if err != nil {
 		work.Close()
@@ -254,13 +254,12 @@ func (r *Reconciler) work(ctx context.Context) {
 
 func (r *Reconciler) one(ctx context.Context, key cache.ObjectName) {
 	stored, objects, err := r.readDeleted(key)
-	what := oneReconcile{r.name, key}
-	r.informer.progress.reconcileBegun(what)
+	r.informer.progress.reconcileBegun(r.name, key)
 	var result ReconcileResult
 	if err == nil {
 		result, err = r.call(ctx, ReconcileRequest{key, objects})
 	}
-	r.informer.progress.reconcileReturned(what, err)
+	r.informer.progress.reconcileReturned(r.name, key, result.After, err)
 	switch {
 	case err == nil:
 		err = r.parts.deletions.Remove(stored)

@@ -84,7 +84,7 @@ const quietTimeOfRelist = time.Second
 func (p *progress) isQuiet() bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return p.phase == PhaseLive && time.Since(p.lastContact) >= quietTimeOfRelist
+	return p.phase == PhaseLive && time.Since(p.contact.get()) >= quietTimeOfRelist
 }
 
 // relistRegularly asks for a relist each Options.FullRelistEvery.
@@ -124,14 +124,12 @@ func (c *shared) fileDamaged(err error) {
 func (s *SharedIndexInformer) damaged(err error, wholeFile bool) {
 	p := &s.progress
 	p.mu.Lock()
-	isNews := p.setLocked(CodeUnreadable, err)
+	e := p.setLocked(CodeUnreadable, err)
 	// The relist that is due, or running, rewrites a single bad record as well.
 	force := wholeFile || !p.relistForced && !p.rewriting
 	p.relistForced = p.relistForced || force
 	p.mu.Unlock()
-	if isNews {
-		s.place.Load().logger.Error(err, "Could not read all that is stored: all objects are to be listed and written anew")
-	}
+	p.reportNew(e, err)
 	if force {
 		s.forceRelist(relistingDamaged(err))
 	}
@@ -167,23 +165,34 @@ func (s *SharedIndexInformer) awaitRepair(limit time.Duration) bool {
 func (p *progress) repair() (repaired, heard bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	recent := time.Since(p.lastContact) < recentAnswer || time.Since(p.liveUntil) < recentAnswer
+	recent := time.Since(p.contact.get()) < recentAnswer || time.Since(p.liveUntil) < recentAnswer
 	return p.troubles[CodeUnreadable].err == nil, p.phase == PhaseLive || recent && p.phase != PhaseStopped
 }
 
 // caughtUp is called when the resumed watch has caught up with the server, and after each relist.
 func (s *SharedIndexInformer) caughtUp() {
-	s.caught.set()
+	if s.caught.set() {
+		s.progress.caughtUp()
+	}
 	s.synced.set()
 }
 
-// serve makes the store readable, and logs once how the informer begins.
-func (s *SharedIndexInformer) serve() {
-	p := s.parts.Load()
-	p.indexer.Hide(false)
+// caughtUp is called the first time.
+func (p *progress) caughtUp() {
+	p.mu.Lock()
+	p.caughtUpIn = max(time.Since(p.began), 1)
+	e := Event{Code: CodeCaughtUp, Numbers: map[string]float64{"seconds": seconds(p.caughtUpIn)}}
+	p.mu.Unlock()
+	p.report(e, nil)
+}
+
+// serve makes the store readable, and reports e. The first time it is how the informer begins.
+func (s *SharedIndexInformer) serve(e Event) {
+	s.parts.Load().indexer.Hide(false)
 	if s.served.set() {
-		p.logger.Info("Serving the cache", s.progress.start(p.indexer.Len())...)
+		e.Code = CodeServed
 	}
+	s.progress.report(e, nil)
 }
 
 // observer implements [reflector.Informer], together with the methods of progress.
@@ -199,31 +208,33 @@ func (o observer) CaughtUp() { o.informer.caughtUp() }
 func (o observer) RelistEnded(complete bool, refused error) (whole bool) {
 	o.mu.Lock()
 	o.rewriting, whole = false, !o.relistForced
-	_, damaged := o.troubles[CodeUnreadable]
-	repaired := complete && whole && damaged
+	var left, repaired Event
 	if complete {
-		o.setLocked(CodeRefused, refused)
+		left = o.setLocked(CodeRefused, refused)
 	}
-	if repaired {
-		o.setLocked(CodeUnreadable, nil)
+	if complete && whole {
+		repaired = o.setLocked(CodeUnreadable, nil)
 	}
 	o.mu.Unlock()
-	if repaired {
-		o.informer.place.Load().logger.Info("All objects were listed, and what could not be read is written anew")
-	}
+	o.reportNew(left, refused)
+	o.reportNew(repaired, nil)
 	return whole
 }
 
 // Relisted implements [reflector.Informer].
-func (o observer) Relisted(full bool) {
+func (o observer) Relisted(r reflector.Relisted) {
 	o.mu.Lock()
-	o.relists++
-	if full && o.asked != nil && o.asked.begun {
+	o.relists[o.cause]++
+	e := Event{Code: CodeRelisted, Cause: string(o.cause), Message: o.reason, Numbers: map[string]float64{
+		"objects": float64(r.Objects), "added": float64(r.Added), "updated": float64(r.Updated), "deleted": float64(r.Deleted),
+		"seconds": seconds(r.Took), "receivedBytes": float64(o.received.Total() - o.receivedTo),
+	}}
+	if r.Full && o.asked != nil && o.asked.begun {
 		close(o.asked.done)
 		o.asked = nil
 	}
 	o.mu.Unlock()
-	o.informer.serve()
+	o.informer.serve(e)
 	o.informer.caughtUp()
 }
 

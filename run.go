@@ -10,6 +10,7 @@ import (
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/klog/v2"
 
+	"github.com/warmwatch/warmwatch/internal/request"
 	"github.com/warmwatch/warmwatch/reflector"
 )
 
@@ -23,7 +24,7 @@ func (s *SharedIndexInformer) Run(stopCh <-chan struct{}) {
 // after the next start. An informer runs once.
 func (s *SharedIndexInformer) RunWithContext(ctx context.Context) {
 	defer utilruntime.HandleCrashWithContext(ctx)
-	ctx, cancel := context.WithCancel(ctx)
+	ctx, cancel := context.WithCancel(request.WithReceived(ctx, &s.progress.received))
 	defer cancel()
 	if !s.enter(ctx, cancel) {
 		return
@@ -54,12 +55,12 @@ const readRetryDelay = time.Second
 func (s *SharedIndexInformer) untilBegun(ctx context.Context) bool {
 	for {
 		err := s.begin(ctx)
-		news := s.progress.set(CodeNotRead, err)
-		if err == nil || errors.Is(err, ErrClosed) {
-			return err == nil
+		if errors.Is(err, ErrClosed) {
+			return false
 		}
-		if news {
-			s.place.Load().logger.Error(err, "Could not begin to run, trying again")
+		s.progress.set(CodeNotRead, err)
+		if err == nil {
+			return true
 		}
 		if !pause(ctx, readRetryDelay) {
 			return false
@@ -85,6 +86,7 @@ func (s *SharedIndexInformer) enter(ctx context.Context, cancel context.CancelFu
 		return false
 	}
 	s.ctx, s.cancel = ctx, cancel
+	s.progress.begin()
 	return true
 }
 
@@ -153,7 +155,7 @@ func (s *SharedIndexInformer) begin(ctx context.Context) error {
 
 // serveStored makes the stored objects readable before the server is heard. See Options.ServeStaleAfter.
 func (s *SharedIndexInformer) serveStored(ctx context.Context) {
-	s.serve()
+	s.serve(s.progress.fromDisk(s.parts.Load().indexer.Len()))
 	switch after := s.shared.opts.ServeStaleAfter; {
 	case after < 0:
 		s.synced.set()
@@ -165,7 +167,7 @@ func (s *SharedIndexInformer) serveStored(ctx context.Context) {
 // serveStale makes HasSynced true once the server has not been heard for a while.
 func (s *SharedIndexInformer) serveStale(ctx context.Context, after time.Duration) {
 	silent := time.Duration(0)
-	for begun := time.Now(); silent < after && !isClosed(s.synced.done); silent = min(time.Since(begun), time.Since(s.progress.heardAt())) {
+	for begun := time.Now(); silent < after && !isClosed(s.synced.done); silent = min(time.Since(begun), time.Since(s.progress.contact.get())) {
 		if !pause(ctx, after-silent) {
 			return
 		}

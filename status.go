@@ -1,15 +1,18 @@
 package warmwatch
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"k8s.io/client-go/tools/cache"
 
 	"github.com/warmwatch/warmwatch/checkpoint"
+	"github.com/warmwatch/warmwatch/internal/request"
 	"github.com/warmwatch/warmwatch/reflector"
 	"github.com/warmwatch/warmwatch/workqueue"
 )
@@ -59,12 +62,21 @@ type Status struct {
 	// works from memory, by the Go type of its objects. One of NotPersisted is listed by its name, with nothing but
 	// Problems and Err.
 	Informers map[string]InformerStatus
+	// Unused has the informers of earlier processes whose data are in the file, see Options.DropUnusedAfter.
+	Unused []Unused
 	// Workqueues of [Cache.Workqueues], also names that have none now.
 	Workqueues []workqueue.Status
 	// Problems has Err as a code.
 	Problems []Problem
 	// Err says why persistence is degraded. The informers still work.
 	Err error
+}
+
+// Unused is an informer of an earlier process that no informer of this process has taken the place of.
+type Unused struct {
+	Informer string // As in Status.Informers.
+	// Since is when the first process was opened that has not used it.
+	Since time.Time
 }
 
 // InformerStatus is the state of a [SharedIndexInformer].
@@ -150,6 +162,13 @@ type HandlerStatus struct {
 	// about their size. While it starts over, they are the pending deletions. See Options.MaxBacklogBytes.
 	Undelivered      int
 	UndeliveredBytes int64
+	// OldestUndelivered is about when the oldest pending delta was applied. After a restart it is when the file was read.
+	// While the delta is not in memory any more, it may be earlier.
+	OldestUndelivered time.Time `json:",omitzero"`
+	// Restarts counts how often the handler has started over in this process, or has begun, by cause: New, Epoch,
+	// Backlog (over MaxBacklogBytes, or MaxPendingBytes in memory), Damaged, TransformVersion, Unfinished (the last
+	// process ended before the handler had all objects).
+	Restarts map[string]int64 `json:",omitempty"`
 	// Skipped is how many notifications this process has skipped, because the handler has panicked on them in
 	// Options.MaxPanics processes.
 	Skipped int64
@@ -164,6 +183,9 @@ type ReconcilerStatus struct {
 	// minute, and again each ten minutes.
 	Reconciling      string
 	ReconcilingSince time.Time `json:",omitzero"`
+	// Succeeded, Failed and Requeued count the reconciles of this process that have returned nil, an error, or a time for
+	// the next one.
+	Succeeded, Failed, Requeued int64
 	// Err is the last error of a reconcile, until one of the same object succeeds.
 	Err error
 }
@@ -185,14 +207,20 @@ type askedRelist struct {
 
 // progress is the part of the status that has a lock of its own.
 type progress struct {
+	report   func(Event, error) // Adds an event to the timeline. mu is not held.
+	contact  instant            // When the server has answered last.
+	received request.Received
+
 	mu          sync.Mutex
 	phase       Phase
 	startedFrom string
 	cause       Cause
 	reason      string
-	lastContact time.Time
 	liveUntil   time.Time // When the last watch has ended.
-	relists     int
+	began       time.Time // When Run was called.
+	caughtUpIn  time.Duration
+	relists     map[Cause]int
+	receivedTo  int64 // The bytes that were received before the last relist.
 	resumes     int
 	troubles    map[Code]trouble // What is wrong now.
 	// asked is the relist that Relist has asked for, nil if none is.
@@ -200,16 +228,55 @@ type progress struct {
 	// relistForced says that a relist is due because of Unreadable, and rewriting that
 	// a relist is running that writes every record anew.
 	relistForced, rewriting bool
-	running                 map[oneReconcile]time.Time // Reconciles, and when they began.
-	failed                  map[string]failedReconcile // The last reconcile that has failed, by the reconciler's name.
+	reconcilers             map[string]*reconciles // By name.
+}
+
+// reconciles are those of one reconciler.
+type reconciles struct {
+	running                     map[cache.ObjectName]time.Time // When they began.
+	object                      cache.ObjectName               // The object of the last one that has failed.
+	err                         error                          // Nil: it has succeeded since.
+	succeeded, failed, requeued int64
+}
+
+// An instant is a time that is read and set without a lock.
+type instant struct {
+	base  time.Time    // A time before all others, but for those of earlier processes. It has the reading of the monotonic clock.
+	after atomic.Int64 // Nanoseconds after base. 0: there is no time yet.
+}
+
+func (i *instant) set(t time.Time) {
+	if !t.IsZero() {
+		i.after.Store(cmp.Or(int64(t.Sub(i.base)), 1))
+	}
+}
+
+func (i *instant) get() time.Time {
+	after := i.after.Load()
+	if after == 0 {
+		return time.Time{}
+	}
+	return i.base.Add(time.Duration(after))
+}
+
+func (p *progress) init(report func(Event, error)) {
+	p.report, p.contact.base, p.phase = report, time.Now().Add(-1), PhaseLoading
+	p.troubles, p.relists, p.reconcilers = map[Code]trouble{}, map[Cause]int{}, map[string]*reconciles{}
+}
+
+// begin is called when the informer begins to run.
+func (p *progress) begin() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.began = time.Now()
 }
 
 // started notes how the informer starts, now that the file has been read, for which the server
 // last vouched at that time.
 func (p *progress) started(decision checkpoint.Decision, vouchedAt time.Time) {
+	p.contact.set(vouchedAt)
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.lastContact = vouchedAt
 	p.phase, p.startedFrom = PhaseDisconnected, "server"
 	p.cause, p.reason = decision.Cause, decision.Reason
 	if decision.Serve {
@@ -217,11 +284,15 @@ func (p *progress) started(decision checkpoint.Decision, vouchedAt time.Time) {
 	}
 }
 
-// start says, for the log, how an informer begins.
-func (p *progress) start(objects int) []any {
+// fromDisk is the event of an informer that begins with what is stored.
+func (p *progress) fromDisk(objects int) Event {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return []any{"cause", p.cause, "reason", p.reason, "from", p.startedFrom, "objects", objects, "lastContact", p.lastContact}
+	e := Event{Cause: string(p.cause), Message: "from disk", Numbers: map[string]float64{"objects": float64(objects)}}
+	if last := p.contact.get(); !last.IsZero() {
+		e.Numbers["secondsSinceContact"] = max(0, seconds(time.Since(last)))
+	}
+	return e
 }
 
 // RelistBegun implements [reflector.Informer].
@@ -266,63 +337,55 @@ func (p *progress) Resuming(rv string) {
 	p.cause, p.reason = CauseResumed, "at resourceVersion "+rv
 	p.mu.Unlock()
 	p.setPhase(PhaseResuming)
+	p.report(Event{Code: CodeResumed, Message: "at resourceVersion " + rv}, nil)
 }
 
 // Relisting implements [reflector.Informer].
 func (p *progress) Relisting(how reflector.Relisting) {
 	p.mu.Lock()
-	p.cause, p.reason = how.Cause, how.Reason
+	p.cause, p.reason, p.receivedTo = how.Cause, how.Reason, p.received.Total()
 	p.mu.Unlock()
 	p.setPhase(PhaseRelisting)
 }
 
 // Contact implements [reflector.Informer].
-func (p *progress) Contact() {
+func (p *progress) Contact() { p.contact.set(time.Now()) }
+
+func (p *progress) reconcileBegun(name string, object cache.ObjectName) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.lastContact = time.Now()
+	if p.reconcilers[name] == nil {
+		p.reconcilers[name] = &reconciles{running: map[cache.ObjectName]time.Time{}}
+	}
+	p.reconcilers[name].running[object] = time.Now()
 }
 
-// heardAt returns when the server has answered last.
-func (p *progress) heardAt() time.Time {
+func (p *progress) reconcileReturned(name string, object cache.ObjectName, after time.Duration, err error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return p.lastContact
-}
-
-type oneReconcile struct {
-	reconciler string
-	object     cache.ObjectName
-}
-
-type failedReconcile struct {
-	object cache.ObjectName
-	err    error
-}
-
-func (p *progress) reconcileBegun(what oneReconcile) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.running[what] = time.Now()
-}
-
-func (p *progress) reconcileReturned(what oneReconcile, err error) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	delete(p.running, what)
+	r := p.reconcilers[name]
+	delete(r.running, object)
 	switch {
 	case err != nil:
-		p.failed[what.reconciler] = failedReconcile{what.object, err}
-	case p.failed[what.reconciler].object == what.object:
-		delete(p.failed, what.reconciler)
+		r.failed, r.object, r.err = r.failed+1, object, err
+		return
+	case after > 0:
+		r.requeued++
+	default:
+		r.succeeded++
+	}
+	if r.object == object {
+		r.err = nil
 	}
 }
 
-// reconcilerEnded forgets the failed reconciles of a reconciler that has ended.
-func (p *progress) reconcilerEnded(reconciler string) {
+// reconcilerEnded forgets the failed reconcile of a reconciler that has ended.
+func (p *progress) reconcilerEnded(name string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	delete(p.failed, reconciler)
+	if r := p.reconcilers[name]; r != nil {
+		r.err = nil
+	}
 }
 
 // reconcilerStatus completes the states of the workqueues of all reconcilers.
@@ -332,16 +395,16 @@ func (p *progress) reconcilerStatus(queues []workqueue.Status) []ReconcilerStatu
 	var all []ReconcilerStatus
 	for _, queue := range queues {
 		st := ReconcilerStatus{Status: queue}
-		for what, since := range p.running {
-			if what.reconciler != queue.Name {
-				continue
+		if r := p.reconcilers[queue.Name]; r != nil {
+			st.Succeeded, st.Failed, st.Requeued = r.succeeded, r.failed, r.requeued
+			for object, since := range r.running {
+				if st.Reconciling == "" || since.Before(st.ReconcilingSince) {
+					st.Reconciling, st.ReconcilingSince = object.String(), since
+				}
 			}
-			if st.Reconciling == "" || since.Before(st.ReconcilingSince) {
-				st.Reconciling, st.ReconcilingSince = what.object.String(), since
+			if r.err != nil {
+				st.Err = fmt.Errorf("reconcile %s: %w", r.object, r.err)
 			}
-		}
-		if failed, ok := p.failed[queue.Name]; ok {
-			st.Err = fmt.Errorf("reconcile %s: %w", failed.object, failed.err)
 		}
 		all = append(all, st)
 	}
@@ -359,8 +422,10 @@ type unreturned struct {
 func (p *progress) unreturned() (all []unreturned) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	for what, since := range p.running {
-		all = append(all, unreturned{"reconciler", what.reconciler, what.object.String(), since})
+	for name, r := range p.reconcilers {
+		for object, since := range r.running {
+			all = append(all, unreturned{"reconciler", name, object.String(), since})
+		}
 	}
 	return all
 }
@@ -371,24 +436,35 @@ type trouble struct {
 	since time.Time
 }
 
-// setLocked notes that there is a problem, or none if err is nil. It reports whether that is news.
-func (p *progress) setLocked(code Code, err error) (news bool) {
+// setLocked notes that there is a problem, or none if err is nil. It returns the event to report if that is new.
+func (p *progress) setLocked(code Code, err error) (e Event) {
 	before, was := p.troubles[code]
-	if err == nil {
+	switch {
+	case err != nil && was:
+		p.troubles[code] = trouble{err, before.since}
+	case err != nil:
+		p.troubles[code] = trouble{err, time.Now()}
+		e.Code = code
+	case was:
 		delete(p.troubles, code)
-		return false
+		e = Event{Code: CodeRecovered, Cause: string(code), Numbers: map[string]float64{"seconds": seconds(time.Since(before.since))}}
 	}
-	if !was {
-		before.since = time.Now()
-	}
-	p.troubles[code] = trouble{err, before.since}
-	return !was
+	return e
 }
 
-func (p *progress) set(code Code, err error) (news bool) {
+// set notes that there is a problem, or none if err is nil, and reports that if it is new.
+func (p *progress) set(code Code, err error) {
 	p.mu.Lock()
-	defer p.mu.Unlock()
-	return p.setLocked(code, err)
+	e := p.setLocked(code, err)
+	p.mu.Unlock()
+	p.reportNew(e, err)
+}
+
+// reportNew reports the result of setLocked.
+func (p *progress) reportNew(e Event, err error) {
+	if e.Code != "" {
+		p.report(e, err)
+	}
 }
 
 // problemsLocked returns the present problems, and the first error among them that is not the server's.

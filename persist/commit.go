@@ -33,15 +33,17 @@ func (db *DB) run() {
 	defer timer.Stop()
 	for {
 		db.mu.Lock()
-		damage, ended := db.unreported, db.phase == closed
-		db.unreported = nil
+		events, ended := db.events, db.phase == closed
+		db.events = nil
 		wait, due := db.nextCommitLocked(time.Now())
 		db.mu.Unlock()
-		if damage != nil {
-			db.markStart(maxStarts) // The next Open sets the file aside.
-			if db.opts.OnDamage != nil {
-				db.opts.OnDamage(damage)
+		for _, e := range events {
+			if e.code == CodeFileDamaged {
+				db.markStart(maxStarts) // The next Open sets the file aside.
 			}
+			db.opts.OnEvent(e.code, e.err)
+		}
+		if len(events) > 0 {
 			continue
 		}
 		if ended {
@@ -83,12 +85,12 @@ func (db *DB) nextCommitLocked(now time.Time) (wait time.Duration, due bool) {
 		return 0, true
 	case db.commitAt.IsZero():
 		return 0, false
-	case db.writesLocked() && !failing && db.pending.bytes >= db.opts.MaxPendingBytes/2:
+	case db.writes() && !failing && db.pending.bytes >= db.opts.MaxPendingBytes/2:
 		return 0, true
 	}
 	wait = db.commitAt.Sub(now)
 	if failing && db.countedTo < db.applied {
-		wait = min(wait, db.problem.since.Add(durableGrace).Sub(now))
+		wait = min(wait, db.problem.Load().since.Add(durableGrace).Sub(now))
 	}
 	return wait, true
 }
@@ -102,15 +104,17 @@ func (db *DB) commit() {
 		db.mu.Unlock()
 		return
 	}
-	flushing, b, again := db.takeWaitingLocked(), db.bolt, db.failingLocked()
+	begin := time.Now()
+	flushing, again := db.takeWaitingLocked(begin), db.failingLocked()
 	db.mu.Unlock()
 
 	var txID int
 	var err error
 	if flushing != nil {
 		if err = db.waitForReaders(); err == nil {
-			txID, err = db.write(b, flushing, again)
+			txID, err = db.write(db.bolt, flushing, again)
 		}
+		db.meterCommit(begin, err)
 		if isDiskFull(err) {
 			db.makeRoom()
 		}
@@ -118,7 +122,7 @@ func (db *DB) commit() {
 
 	db.mu.Lock()
 	defer db.mu.Unlock()
-	db.attemptedLocked(flushing, txID, err)
+	db.attemptedLocked(flushing, txID, begin, err)
 	db.announceLocked()
 }
 
@@ -132,12 +136,13 @@ func (db *DB) countLocked() {
 }
 
 // takeWaitingLocked takes the changes to write. It returns nil if there are none or there is no file.
-func (db *DB) takeWaitingLocked() *layer {
+func (db *DB) takeWaitingLocked(now time.Time) *layer {
 	db.flushRequested = false
-	db.commitAt, db.busySince = time.Time{}, time.Now()
+	db.commitAt = time.Time{}
+	db.busySince.Store(&now)
 	if db.flushing == nil { // Otherwise the last attempt failed: try the same changes again.
 		db.flushingTo = db.applied
-		if db.writesLocked() {
+		if db.writes() {
 			db.flushing, db.pending = db.pending, newLayer()
 		}
 	}
@@ -145,8 +150,8 @@ func (db *DB) takeWaitingLocked() *layer {
 }
 
 // attemptedLocked notes how an attempt has ended.
-func (db *DB) attemptedLocked(flushing *layer, txID int, err error) {
-	db.busySince = time.Time{}
+func (db *DB) attemptedLocked(flushing *layer, txID int, begin time.Time, err error) {
+	db.busySince.Store(nil)
 	if err != nil {
 		db.failedLocked(err)
 		return
@@ -155,33 +160,41 @@ func (db *DB) attemptedLocked(flushing *layer, txID int, err error) {
 		db.boltTxID = txID
 	}
 	if db.failingLocked() {
-		db.opts.Logger.Info("The cache file is written to again", "path", db.path)
-		db.problem = problem{}
+		db.events = append(db.events, problem{})
+		db.problem.Store(&problem{})
 		if len(db.pending.buckets) > 0 { // pending may have counted as durable.
 			db.noteChangeLocked(db.opts.DurableDelay)
 		}
 	}
 	db.flushing, db.durable = nil, db.flushingTo
+	db.pendingBytes.Store(db.pending.bytes)
+	db.unwritten.Store(0)
+	if len(db.pending.buckets) > 0 {
+		db.unwritten.Store(begin.UnixNano())
+	}
 }
 
 // failedLocked notes that a commit has failed: it is tried again, unless the file is damaged.
 func (db *DB) failedLocked(err error) {
-	if !db.writesLocked() { // The file was found to be damaged meanwhile.
+	if !db.writes() { // The file was found to be damaged meanwhile.
 		return
 	}
 	if errors.Is(err, ErrCorrupt) {
 		db.damagedLocked(err)
 		return
 	}
-	since := db.problem.since
+	since := db.problem.Load().since
 	if !db.failingLocked() {
-		db.opts.Logger.Error(err, "Could not write to the cache file, keeping the changes in memory, where they are not durable. Durable handlers and reconcilers wait for a while, then they go on from memory", "path", db.path, "wait", durableGrace)
+		db.events = append(db.events, problem{code: CodeNotWritten, err: err})
 		since = time.Now()
+	}
+	if errors.Is(err, bolterrors.ErrMaxSizeReached) {
+		db.mergeBackLocked() // Nothing was written. With what is deleted meanwhile it may fit.
 	}
 	if db.formerUsers == nil {
 		db.formerUsers, db.users = db.users, new(atomic.Int64)
 	}
-	db.problem = problem{CodeNotWritten, since, fmt.Errorf("persist: commit to %s: %w", db.path, err)}
+	db.problem.Store(&problem{CodeNotWritten, since, fmt.Errorf("persist: commit to %s: %w", db.path, err)})
 	// The delay is as long as commits have failed so far: it doubles.
 	db.commitAt = time.Now().Add(min(max(time.Since(since), minRetryDelay), maxRetryDelay))
 }
@@ -200,6 +213,10 @@ func (db *DB) write(b *handle, l *layer, again bool) (txID int, err error) {
 		}
 	}
 	err = b.update(func(tx *bolt.Tx) error {
+		tx.OnCommit(func() {
+			stats := tx.Stats()
+			db.writtenBytes.Add(stats.GetPageAlloc())
+		})
 		if txID = tx.ID(); txID-1 < db.boltTxID {
 			return corruptFile("it went back from transaction %d to %d", db.boltTxID, txID-1)
 		}
@@ -252,6 +269,9 @@ func writeBucket(tx *bolt.Tx, name Bucket, bl *bucketLayer) error {
 	bucket, err := space.CreateBucketIfNotExists([]byte(name.Name))
 	if err != nil {
 		return err
+	}
+	if tx.DB().NoSync { // A compaction: all keys come in order, so pages can be full.
+		bucket.FillPercent = 1
 	}
 	var key []byte
 	bl.entries.Scan(func(k string, e entry) bool {

@@ -209,16 +209,16 @@ func TestOptionsHaveDefaultsAndBounds(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	o.Logger = nil
+	o.Logger, o.OnEvent = nil, nil
 	want := Options{CommitInterval: time.Second, DurableDelay: 10 * time.Millisecond, LockTimeout: 30 * time.Second, MaxPendingBytes: 16 << 20}
-	if diff := cmp.Diff(want, o); diff != "" {
+	if diff := cmp.Diff(want, o, cmp.AllowUnexported(Options{})); diff != "" {
 		t.Errorf("-want +got:\n%s", diff)
 	}
 	o, err = Options{CommitInterval: time.Millisecond}.withDefaults()
 	if err != nil || o.DurableDelay != time.Millisecond {
 		t.Errorf("DurableDelay %v, %v: not bounded by CommitInterval", o.DurableDelay, err)
 	}
-	for _, bad := range []Options{{CommitInterval: -1}, {DurableDelay: -1}, {MaxPendingBytes: -1}} {
+	for _, bad := range []Options{{CommitInterval: -1}, {DurableDelay: -1}, {MaxPendingBytes: -1}, {MaxFileBytes: -1}} {
 		if _, err := Open(t.Context(), testsupport.Path(t), bad); err == nil {
 			t.Errorf("%+v was accepted", bad)
 		}

@@ -73,7 +73,7 @@ func TestCommittedIsClosedByAClose(t *testing.T) {
 func TestEachDamagedBucketIsReported(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var causes []error
-		db := openToBeDamaged(t, testsupport.Path(t), func(cause error) { causes = append(causes, cause) })
+		db := openToBeDamaged(t, testsupport.Path(t), func(_ Code, cause error) { causes = append(causes, cause) })
 		for _, name := range []string{"one", "another", "one"} {
 			_ = db.readError(db.bolt, Bucket{testBucket.Space, name}, corruptFile("test"))
 			synctest.Wait()

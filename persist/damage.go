@@ -20,10 +20,10 @@ func (db *DB) readError(b *handle, bucket Bucket, err error) error {
 	db.mu.Lock()
 	defer db.mu.Unlock()
 	switch {
-	case b == nil || db.phase == closed || db.unreadable:
+	case b == nil || db.phase == closed || db.unreadable.Load():
 	case bucket == Bucket{}:
 		db.damagedLocked(err)
-		db.unreadable = true
+		db.unreadable.Store(true)
 	case !db.pending.bucket(bucket).dropped:
 		db.damagedLocked(err)
 		db.pending.bucket(bucket).dropped = true // The pending values stay.
@@ -38,23 +38,24 @@ func isFileDamage(err error) bool {
 
 // damagedLocked stops writing to the file: it is only read from now on. Changes that are not written stay in pending.
 func (db *DB) damagedLocked(err error) {
-	if db.writesLocked() {
-		db.opts.Logger.Error(err, "The cache file is damaged. It is only read from now on, and set aside at the next start", "path", db.path)
-		db.problem = problem{CodeFileDamaged, time.Now(), fmt.Errorf("persist: %s is only read: %w", db.path, err)}
+	if db.writes() {
+		db.problem.Store(&problem{CodeFileDamaged, time.Now(), fmt.Errorf("persist: %s is only read: %w", db.path, err)})
 	}
-	if db.flushing != nil {
-		db.mergeBackLocked(db.flushing)
-		db.flushing = nil
-	}
-	db.pending.noneFresh() // A commit may be under way.
-	db.unreported = err
+	db.mergeBackLocked()
+	db.damages.Add(1)
+	db.events = append(db.events, problem{code: CodeFileDamaged, err: err})
 	db.noteChangeLocked(db.opts.DurableDelay)
 	db.wakeCommitter()
 	db.announceLocked()
 }
 
-// mergeBackLocked puts a layer that could not be committed under pending.
-func (db *DB) mergeBackLocked(l *layer) {
+// mergeBackLocked puts the layer that could not be committed, if there is one, under pending.
+func (db *DB) mergeBackLocked() {
+	l := db.flushing
+	if l == nil {
+		return
+	}
+	db.flushing = nil
 	for name, bl := range l.buckets {
 		p := db.pending.bucket(name)
 		if p.dropped {
@@ -62,9 +63,11 @@ func (db *DB) mergeBackLocked(l *layer) {
 		}
 		p.dropped = bl.dropped
 		bl.entries.Scan(func(key string, e entry) bool {
-			if _, newer := p.entries.Get(key); !newer {
-				db.pending.set(name, key, e)
+			if newer, found := p.entries.Get(key); found {
+				newer.fresh = newer.fresh && e.fresh // Otherwise the file may have the key.
+				e = newer
 			}
+			db.pending.set(name, key, e)
 			return true
 		})
 	}

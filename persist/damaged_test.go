@@ -21,11 +21,11 @@ func openDamaged(t *testing.T, path string) *DB {
 	return openToBeDamaged(t, path, nil)
 }
 
-// openToBeDamaged is openDamaged with Options.OnDamage.
-func openToBeDamaged(t *testing.T, path string, onDamage func(error)) *DB {
+// openToBeDamaged is openDamaged with Options.OnEvent.
+func openToBeDamaged(t *testing.T, path string, onEvent func(Code, error)) *DB {
 	t.Helper()
 	o := manual
-	o.Logger, o.OnDamage = &testsupport.Quiet, onDamage
+	o.Logger, o.OnEvent = &testsupport.Quiet, onEvent
 	db, err := Open(t.Context(), path, o)
 	if err != nil || db.MemoryOnly() {
 		t.Fatal(err, db.Err())
@@ -77,9 +77,9 @@ func TestDamageInUseIsReadAround(t *testing.T) {
 		path := testsupport.Path(t)
 		branches := manyLeaves(t, path, "other")
 		var reported atomic.Int64
-		db := openToBeDamaged(t, path, func(cause error) {
-			if !errors.Is(cause, ErrCorrupt) {
-				t.Errorf("reported %v", cause)
+		db := openToBeDamaged(t, path, func(code Code, cause error) {
+			if code != CodeFileDamaged || !errors.Is(cause, ErrCorrupt) {
+				t.Errorf("reported %s, %v", code, cause)
 			}
 			reported.Add(1)
 		})

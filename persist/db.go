@@ -23,14 +23,21 @@ type Options struct {
 	// once. Past all of it UpdateWithRoom blocks. While nothing can be written there is no bound: the changes have nowhere
 	// else to go. Default 16 MiB.
 	MaxPendingBytes int64
+	// MaxFileBytes is how long the file may grow. Past that the disk counts as full. A file that is longer already is used,
+	// and does not grow. Default 0: there is no bound.
+	MaxFileBytes int64
 	// LockTimeout is how long Open waits for another process to release the
 	// file. Default 30s; negative: it does not wait.
 	LockTimeout time.Duration
-	// OnDamage is called when the file, or one more bucket of it, is found damaged in use. What could not be read is gone.
-	// No lock is held meanwhile. Default: none.
-	OnDamage func(cause error)
+	// OnEvent is called with [CodeFileDamaged] when the file, or one more bucket of it, is found damaged in use: what
+	// could not be read is gone. It is called with [CodeNotWritten] when commits begin to fail, and with an empty code and
+	// a nil error when the file is written to again. The committer calls it, without a lock: no commit is made before it
+	// returns. Default: a line in the log.
+	OnEvent func(code Code, err error)
 	// Logger receives what an operator should know. Default klog's.
 	Logger *klog.Logger
+
+	compact bool // Set by Compact.
 }
 
 // orDefault sets an option that is zero.
@@ -47,6 +54,7 @@ func (o Options) withDefaults() (Options, error) {
 		orDefault("CommitInterval", &o.CommitInterval, time.Second),
 		orDefault("DurableDelay", &o.DurableDelay, 10*time.Millisecond),
 		orDefault("MaxPendingBytes", &o.MaxPendingBytes, 16<<20),
+		orDefault("MaxFileBytes", &o.MaxFileBytes, 0),
 	)
 	if err != nil {
 		return o, err
@@ -56,6 +64,11 @@ func (o Options) withDefaults() (Options, error) {
 	if o.Logger == nil {
 		l := klog.Background()
 		o.Logger = &l
+	}
+	if o.OnEvent == nil {
+		o.OnEvent = func(code Code, err error) {
+			o.Logger.Info("The state of the cache file has changed", "code", code, "err", err)
+		}
 	}
 	return o, nil
 }
@@ -78,14 +91,14 @@ func (o Options) withDefaults() (Options, error) {
 //
 // A recovery: [Open] decides once what becomes of a file.
 //
-//	lock ──► inspect ──► start marker ──► bbolt opens it ──► walk ──► first commit ──► in use
-//	  │         │              │ (third)                       │            │            │
-//	memory      └──────────────┴── bad: set aside, a new one ──┘      full: as a         │
-//	                               is begun: a cold start             failed commit   damaged: read only,
-//	                                                                                  set aside by the next Open
+//	lock ──► inspect ──► start marker ──► bbolt opens it ──► walk ──► compact ──► first commit ──► in use
+//	  │         │              │ (third)                       │         │             │            │
+//	memory      └──────────────┴── bad: set aside, a new one ──┴─────────┘       full: as a         │
+//	                               is begun: a cold start                        failed commit   damaged: read only,
+//	                                                                                             set aside by the next Open
 //
 // In use a damaged file is not replaced: the DB stops writing to it, and changes in memory count as durable. A bucket
-// that cannot be read counts as dropped. If no transaction can be begun any more, all buckets do. Options.OnDamage is
+// that cannot be read counts as dropped. If no transaction can be begun any more, all buckets do. Options.OnEvent is
 // called.
 //
 // All methods are safe for concurrent use.
@@ -98,11 +111,10 @@ type DB struct {
 
 	mu sync.RWMutex
 
-	bolt       *handle // Nil: memory only.
-	unreadable bool    // bolt is left alone: no transaction can be begun.
-	problem    problem
-	unreported error // Damage that was not reported to OnDamage yet.
-	boltTxID   int   // The bbolt transaction of the last successful commit.
+	bolt     *handle   // Nil: memory only. It does not change after Open.
+	meter              // What can be read without mu.
+	events   []problem // Not reported to OnEvent yet, without times.
+	boltTxID int       // The bbolt transaction of the last successful commit.
 	// users counts the transactions of bolt that are open or about to begin. formerUsers counts those that were begun
 	// before a commit failed, see waitForReaders. It is nil once there are none.
 	users, formerUsers *atomic.Int64
@@ -114,7 +126,6 @@ type DB struct {
 	countedTo                    uint64 // The last batch that has counted as durable without being in the file.
 
 	commitAt       time.Time // When the next commit is due, or the next attempt after a failed one. Zero: none is due.
-	busySince      time.Time // When the commit that is under way began, or zero.
 	flushRequested bool
 
 	phase     phase
@@ -128,6 +139,7 @@ type phase int
 
 const (
 	inUse   phase = iota
+	reading       // The file is only read, see OpenReadOnly. There is no committer.
 	closing       // Close makes the last commit.
 	closed        // Only the committer uses the file, to close it.
 )
@@ -150,7 +162,7 @@ const (
 	CodeDiskHangs   Code = "DiskHangs"   // A commit has been under way for more than 10 s.
 )
 
-// A problem in DB.problem has one of the first four codes. There is one problem at a time, because a damaged file is
+// A problem in the meter has one of the first four codes. There is one problem at a time, because a damaged file is
 // not written to any more.
 type problem struct {
 	code  Code
@@ -159,13 +171,11 @@ type problem struct {
 }
 
 // Problem says why persistence is degraded, and since when. since is zero if that is not known. The error is nil if all
-// is well.
+// is well. It takes no lock.
 func (db *DB) Problem() (code Code, since time.Time, err error) {
-	db.mu.RLock()
-	defer db.mu.RUnlock()
-	p, busy := db.problem, time.Since(db.busySince)
-	if p.err == nil && !db.busySince.IsZero() && busy >= hangingCommit {
-		p = problem{CodeDiskHangs, db.busySince, fmt.Errorf("persist: %s: the disk has not done a commit after %v", db.path, busy.Round(time.Second))}
+	p := *db.problem.Load()
+	if begin := db.busySince.Load(); p.err == nil && begin != nil && time.Since(*begin) >= hangingCommit {
+		p = problem{CodeDiskHangs, *begin, fmt.Errorf("persist: %s: the disk has not done a commit after %v", db.path, time.Since(*begin).Round(time.Second))}
 	}
 	return p.code, p.since, p.err
 }
@@ -176,20 +186,16 @@ func (db *DB) Err() error {
 	return err
 }
 
-// MemoryOnly reports whether there is no file behind the DB, or the file cannot be read any more.
-func (db *DB) MemoryOnly() bool {
-	db.mu.RLock()
-	defer db.mu.RUnlock()
-	return db.memoryOnly()
+// MemoryOnly reports whether there is no file behind the DB, or the file cannot be read any more. It takes no lock.
+func (db *DB) MemoryOnly() bool { return db.bolt == nil || db.unreadable.Load() }
+
+// writes reports whether changes are written to a file. It takes no lock.
+func (db *DB) writes() bool {
+	return db.bolt != nil && db.problem.Load().code != CodeFileDamaged
 }
 
-func (db *DB) memoryOnly() bool { return db.bolt == nil || db.unreadable }
-
-// writesLocked reports whether changes are written to a file.
-func (db *DB) writesLocked() bool { return db.bolt != nil && db.problem.code != CodeFileDamaged }
-
 // failingLocked reports whether the last commit has failed.
-func (db *DB) failingLocked() bool { return db.problem.code == CodeNotWritten }
+func (db *DB) failingLocked() bool { return db.problem.Load().code == CodeNotWritten }
 
 // Update applies what fn puts into the batch: visible at once, durable with
 // the next commit, both as a whole (A1). It returns the number of the batch,
@@ -207,6 +213,8 @@ func (db *DB) update(bound int64, fn func(*Batch)) (uint64, error) {
 	b := Batch{db: db, delay: db.opts.CommitInterval}
 	fn(&b)
 	db.applied++
+	db.pendingBytes.Store(db.waitingLocked())
+	db.unwritten.CompareAndSwap(0, time.Now().UnixNano())
 	db.noteChangeLocked(b.delay)
 	return db.applied, nil
 }
@@ -251,7 +259,7 @@ func (db *DB) wakeCommitter() {
 func (db *DB) Durable() uint64 {
 	db.mu.RLock()
 	defer db.mu.RUnlock()
-	if !db.writesLocked() {
+	if !db.writes() {
 		return db.applied
 	}
 	return max(db.durable, db.countedTo)
@@ -299,21 +307,21 @@ func (db *DB) Flush() error {
 }
 
 func (db *DB) flushLocked() error {
-	for target := db.applied; db.writesLocked() && db.durable < target; {
+	for target := db.applied; db.writes() && db.durable < target; {
 		db.flushRequested = true
 		db.wakeCommitter()
 		// An attempt that is under way has begun before the call. If it fails, the one after it decides.
-		for db.durable < target && db.writesLocked() && (db.flushRequested || !db.busySince.IsZero()) {
+		for db.durable < target && db.writes() && (db.flushRequested || db.busySince.Load() != nil) {
 			if db.waitLocked(); db.phase == closed {
 				return ErrClosed
 			}
 		}
 		if db.durable < target && db.failingLocked() {
-			return db.problem.err
+			return db.problem.Load().err
 		}
 	}
-	if db.problem.code == CodeFileDamaged {
-		return db.problem.err
+	if p := db.problem.Load(); p.code == CodeFileDamaged {
+		return p.err
 	}
 	return nil
 }
@@ -323,6 +331,11 @@ func (db *DB) flushLocked() error {
 // first and return its result. Calls of other methods return [ErrClosed].
 func (db *DB) Close() error {
 	db.mu.Lock()
+	if db.phase == reading {
+		db.phase = closed
+		db.mu.Unlock()
+		return db.closeFile()
+	}
 	if db.phase == inUse {
 		db.phase = closing
 		db.announceLocked() // Calls that wait for room give up.
@@ -342,11 +355,16 @@ func (db *DB) closeFile() error {
 	switch {
 	case db.bolt == nil:
 		return nil
-	case db.writesLocked():
+	case db.writes():
 		return guard(db.bolt.Close)
 	}
-	for db.users.Load() > 0 || db.formerUsers != nil && db.formerUsers.Load() > 0 {
+	for db.isRead() {
 		time.Sleep(readersPause)
 	}
 	return errors.Join(unlockFile(db.bolt.file), db.bolt.file.Close())
+}
+
+// isRead reports whether a transaction is open or about to begin. The committer may call it.
+func (db *DB) isRead() bool {
+	return db.users.Load() > 0 || db.formerUsers != nil && db.formerUsers.Load() > 0
 }

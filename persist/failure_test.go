@@ -460,3 +460,56 @@ func TestAfterAFailedCommitTheFileIsSyncedAgain(t *testing.T) {
 		t.Error("not after a failure")
 	}
 }
+
+// TestChangesMeetACommitThatDidNotFit: the next attempt writes both together.
+func TestChangesMeetACommitThatDidNotFit(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		path := testsupport.Path(t)
+		db := openSound(t, path, manual)
+		put(t, db, "old", "1")
+		put(t, db, "dropped", "1")
+		flush(t, db)
+		first := testsupport.HoldCommit(t)
+		apply(t, db, func(b *Batch) {
+			b.Delete(testBucket, "old")
+			b.PutNew(testBucket, "new", []byte("2"))
+			b.Put(testBucket, "large", []byte(repeat("x", 1<<20)))
+			b.Put(otherBucket, "before", nil)
+		})
+		done := make(chan error)
+		go func() { done <- db.Flush() }()
+		<-first.Started
+		apply(t, db, func(b *Batch) {
+			b.PutNew(testBucket, "old", []byte("again"))
+			b.Put(testBucket, "new", []byte("3"))
+			b.Drop(otherBucket)
+			b.Put(otherBucket, "behind", nil)
+		})
+		fill(db, true)
+		close(first.Release)
+		if err := <-done; !errors.Is(err, bolterrors.ErrMaxSizeReached) {
+			t.Fatal(err)
+		}
+		expectContents(t, db, map[string]string{"dropped": "1", "old": "again", "new": "3", "large": repeat("x", 1<<20)})
+		apply(t, db, func(b *Batch) {
+			b.Delete(testBucket, "old")
+			b.Delete(testBucket, "large")
+			b.Delete(testBucket, "new")
+		})
+		fill(db, false)
+		flush(t, db)
+		expectContents(t, db, map[string]string{"dropped": "1"})
+		close1(t, db)
+		db = openSound(t, path, manual)
+		expectContents(t, db, map[string]string{"dropped": "1"})
+		if err := db.Read(otherBucket.Space, func(s *Snapshot) error {
+			got, err := scan(s, otherBucket.Name, "")
+			if len(got) != 1 {
+				t.Errorf("the dropped bucket has %v", got)
+			}
+			return err
+		}); err != nil {
+			t.Error(err)
+		}
+	})
+}

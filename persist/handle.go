@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math"
 	"os"
 	"runtime/debug"
 
@@ -39,8 +40,11 @@ const PageBytes = 8 << 10
 const allocBytes = 4 << 20
 
 // openBolt opens a file with bbolt. After an error the file is closed.
-func openBolt(f *os.File) (*handle, error) {
+func (db *DB) openBolt(f *os.File) (*handle, error) {
 	options := boltOptions()
+	if db.phase == reading {
+		options.ReadOnly, options.Timeout = true, 1 // It does not wait.
+	}
 	options.OpenFile = func(string, int, os.FileMode) (*os.File, error) { return f, nil }
 	var b *bolt.DB
 	err := guard(func() (err error) {
@@ -48,14 +52,14 @@ func openBolt(f *os.File) (*handle, error) {
 		return err
 	})
 	if err == nil {
-		b.AllocSize = allocBytes
+		b.AllocSize, b.MaxSize = allocBytes, int(min(db.opts.MaxFileBytes, math.MaxInt)) // Not earlier: Windows refuses to open a longer file.
 		return &handle{DB: b, file: f, pageSize: int64(b.Info().PageSize)}, nil
 	}
 	_ = errors.Join(unlockFile(f), f.Close()) // bbolt has closed it, unless bbolt panicked: its mapping would keep the lock.
 	switch {
 	case errors.Is(err, bolterrors.ErrTimeout):
-		err = fmt.Errorf("%w: %s", ErrLocked, f.Name())
-	case errors.Is(err, bolterrors.ErrInvalid), errors.Is(err, bolterrors.ErrChecksum), errors.Is(err, bolterrors.ErrVersionMismatch):
+		err = fmt.Errorf("%w: %s%s", ErrLocked, f.Name(), holder(f.Name()))
+	case db.phase == reading, errors.Is(err, bolterrors.ErrInvalid), errors.Is(err, bolterrors.ErrChecksum), errors.Is(err, bolterrors.ErrVersionMismatch):
 		err = &CorruptError{Err: err}
 	}
 	return nil, err

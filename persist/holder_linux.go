@@ -13,9 +13,9 @@ import (
 //	1: FLOCK  ADVISORY  WRITE 4711 fe:01:262209 0 EOF
 //
 // with the device in hexadecimal. A line of a process that waits for a lock has "->" behind the number.
-func holder(f *os.File) string {
+func holder(path string) string {
 	var stat unix.Stat_t
-	if err := unix.Fstat(int(f.Fd()), &stat); err != nil {
+	if err := unix.Stat(path, &stat); err != nil {
 		return ""
 	}
 	file := fmt.Sprintf("%02x:%02x:%d", unix.Major(stat.Dev), unix.Minor(stat.Dev), stat.Ino)

@@ -2,7 +2,6 @@ package persist
 
 import (
 	"bytes"
-	"encoding/binary"
 	"fmt"
 	"os"
 	"sync"
@@ -28,6 +27,7 @@ import (
 // So bbolt's cursor comes to an end, and finds every key that is there. The values are not read: each has a checksum.
 type inspector struct {
 	f        *os.File
+	txID     int // The file's newest transaction.
 	root     uint64
 	pageSize uint64
 	pages    uint64
@@ -53,14 +53,15 @@ func (in *inspector) file() error {
 	if err != nil {
 		return err
 	}
-	in.root = binary.NativeEndian.Uint64(meta[metaRootAt:])
-	in.pageSize, in.pages = pageSizeOf(meta), binary.NativeEndian.Uint64(meta[metaHighAt:])
+	in.txID = int(txIDOf(meta))
+	in.root = word(meta, metaRootAt)
+	in.pageSize, in.pages = pageSizeOf(meta), word(meta, metaHighAt)
 	if in.pages > uint64(info.Size())/in.pageSize { // bbolt would fault, or write new pages behind these.
 		return corruptFile("it has %d bytes, and %d pages of %d by its meta page", info.Size(), in.pages, in.pageSize)
 	}
 	in.used = make([]uint64, in.pages/64+1)
 	in.used[0] = 1<<0 | 1<<1 // The meta pages.
-	return in.freelist(binary.NativeEndian.Uint64(meta[metaFreelistAt:]))
+	return in.freelist(word(meta, metaFreelistAt))
 }
 
 // use notes that something refers to a page. A second reference is an error.
@@ -78,8 +79,8 @@ func (in *inspector) use(id uint64) error {
 // useAll reads the header of a page. Its id is in range. useAll notes that something refers to this page and to its
 // overflow pages.
 func (in *inspector) useAll(id uint64, page []byte) (pageHeader, error) {
-	h, overflow := headerOf(page), uint64(binary.NativeEndian.Uint32(page[pageOverflowAt:]))
-	if got := binary.NativeEndian.Uint64(page); got != id || overflow >= in.pages-id {
+	h, overflow := headerOf(page), half(page, pageOverflowAt)
+	if got := word(page, 0); got != id || overflow >= in.pages-id {
 		return h, corruptFile("page %d says that it is page %d, and has %d more", id, got, overflow)
 	}
 	h.bytes = (overflow + 1) * in.pageSize
@@ -107,10 +108,7 @@ func (in *inspector) freelist(id uint64) error {
 	if h.flags != freelistPage {
 		return corruptFile("page %d has flags %#x, expected a freelist", id, h.flags)
 	}
-	count, from := uint64(h.count), uint64(pageHeaderBytes)
-	if count == manyInFirst {
-		count, from = binary.NativeEndian.Uint64(b[from:]), from+8
-	}
+	count, from := h.entries(b)
 	if count > in.pages || from+8*count > h.bytes {
 		return corruptFile("the freelist has %d entries in %d bytes", count, h.bytes)
 	}
@@ -119,7 +117,7 @@ func (in *inspector) freelist(id uint64) error {
 		return err
 	}
 	for ; len(b) > 0; b = b[8:] {
-		if err := in.use(binary.NativeEndian.Uint64(b)); err != nil {
+		if err := in.use(word(b, 0)); err != nil {
 			return fmt.Errorf("freelist: %w", err)
 		}
 	}
@@ -139,8 +137,8 @@ func (in *inspector) walk(b *bolt.DB) error {
 	if other := in.err.Load(); err == nil && other != nil {
 		err = *other
 	}
-	if err == nil && in.format != formatVersion {
-		err = fmt.Errorf("%w: version %q, expected %q", ErrUnknownFormat, in.format, formatVersion)
+	if err == nil && in.format != FormatVersion {
+		err = fmt.Errorf("%w: version %q, expected %q", ErrUnknownFormat, in.format, FormatVersion)
 	}
 	return err
 }
@@ -228,7 +226,7 @@ func (h pageHeader) checkEnds(id uint64, page, first, next []byte) error {
 // buckets checks the buckets in a leaf, and walks their pages.
 func (in *inspector) buckets(h pageHeader, page []byte, nesting int) error {
 	if nesting == 0 && h.count == 0 { // The process that began the file has ended before its first commit.
-		in.format = formatVersion
+		in.format = FormatVersion
 	}
 	for i := range int(h.count) {
 		at := pageHeaderBytes + i*elementBytes
@@ -241,7 +239,7 @@ func (in *inspector) buckets(h pageHeader, page []byte, nesting int) error {
 		if len(value) < bucketHeaderBytes {
 			return corruptFile("a bucket has %d bytes, expected at least %d", len(value), bucketHeaderBytes)
 		}
-		if root := binary.NativeEndian.Uint64(value); root != 0 {
+		if root := word(value, 0); root != 0 {
 			if err := in.tree(root, 0, nesting+1, nil, nil); err != nil {
 				return err
 			}

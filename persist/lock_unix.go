@@ -41,7 +41,7 @@ func (db *DB) lock(ctx context.Context) (*os.File, error) {
 		}
 		waited := time.Since(begin)
 		if late := waited >= db.opts.LockTimeout; late || waited >= lockLogDelay && !logged {
-			logged, err = true, fmt.Errorf("%w: %s%s", ErrLocked, db.path, holder(f))
+			logged, err = true, fmt.Errorf("%w: %s%s", ErrLocked, db.path, holder(db.path))
 			if late {
 				return nil, errors.Join(err, f.Close())
 			}

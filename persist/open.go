@@ -15,9 +15,9 @@ import (
 	bolt "go.etcd.io/bbolt"
 )
 
-// formatVersion is the version of everything in the file: buckets, keys and
+// FormatVersion is the version of everything in the file: buckets, keys and
 // values. A file with another version is set aside.
-const formatVersion = "1"
+const FormatVersion = "1"
 
 const (
 	formatBucket = "warmwatch" // The only top level bucket that is not a space.
@@ -50,11 +50,8 @@ func Open(ctx context.Context, path string, o Options) (*DB, error) {
 	if err != nil {
 		return nil, err
 	}
-	if path == "" {
-		return nil, errors.New("persist: path is empty")
-	}
-	if info, err := os.Stat(path); err == nil && !info.Mode().IsRegular() {
-		return nil, fmt.Errorf("persist: %s is not a regular file (%v)", path, info.Mode().Type())
+	if err := checkRegular(path); err != nil {
+		return nil, err
 	}
 	db := newDB(o)
 	if db.path, err = resolve(path); err == nil {
@@ -63,19 +60,31 @@ func Open(ctx context.Context, path string, o Options) (*DB, error) {
 		}
 		err = db.open(ctx)
 	}
-	if err != nil && ctx.Err() != nil {
+	if err != nil && (ctx.Err() != nil || o.compact) {
 		usedPaths.Delete(db.path)
 		return nil, err
 	}
 	if err != nil {
 		db.opts.Logger.Error(err, "Could not use the cache file, working from memory", "path", path)
-		db.problem = problem{CodeNoFile, time.Now(), fmt.Errorf("persist: working from memory: %w", err)}
+		p := &problem{CodeNoFile, time.Now(), fmt.Errorf("persist: working from memory: %w", err)}
 		if errors.Is(err, ErrLocked) {
-			db.problem.code = CodeLocked
+			p.code = CodeLocked
 		}
+		db.problem.Store(p)
 	}
 	go db.run()
 	return db, nil
+}
+
+// checkRegular returns an error for a path that no file can have.
+func checkRegular(path string) error {
+	if path == "" {
+		return errors.New("persist: path is empty")
+	}
+	if info, err := os.Stat(path); err == nil && !info.Mode().IsRegular() {
+		return fmt.Errorf("persist: %s is not a regular file (%v)", path, info.Mode().Type())
+	}
+	return nil
 }
 
 // OpenMemory returns a DB that never has a file: [DB.MemoryOnly] is true, and [DB.Err] is nil. It has no goroutine: an
@@ -91,7 +100,7 @@ func OpenMemory(o Options) (*DB, error) {
 }
 
 func newDB(o Options) *DB {
-	return &DB{
+	db := &DB{
 		opts:      o,
 		wake:      make(chan struct{}, 1),
 		done:      make(chan struct{}),
@@ -99,6 +108,9 @@ func newDB(o Options) *DB {
 		users:     new(atomic.Int64),
 		committed: make(chan struct{}),
 	}
+	db.problem.Store(&problem{})
+	db.latest.Store(&Metrics{})
+	return db
 }
 
 // maxOpenAttempts bounds how often a file may come and go while it is being opened.
@@ -106,8 +118,6 @@ const maxOpenAttempts = 10
 
 // open opens the file. It begins a missing or empty one, and sets a bad one aside.
 func (db *DB) open(ctx context.Context) (err error) {
-	_, noFile := os.Stat(db.path) // The log shows if each start begins a new file.
-	db.opts.Logger.Info("Opening the cache file", "path", db.path, "file", noFile == nil)
 	for range maxOpenAttempts {
 		var f *os.File
 		f, err = db.lock(ctx)
@@ -121,8 +131,8 @@ func (db *DB) open(ctx context.Context) (err error) {
 			return err
 		}
 		bad, _ := f.Stat()
-		switch err = db.openLocked(f); {
-		case isBad(err):
+		switch err = db.openLocked(ctx, f); {
+		case isBad(err) && !db.opts.compact:
 			if err := db.setAside(ctx, bad, err); err != nil {
 				return err
 			}
@@ -140,20 +150,25 @@ func isBad(err error) bool {
 // openLocked opens a file that this process has locked, unless it is bad. It inspects the file before bbolt reads it:
 // bbolt would end the process over some files, and write to others that are not ours. It does so under the lock,
 // because another process's commit looks like damage. After an error f is closed.
-func (db *DB) openLocked(f *os.File) error {
+func (db *DB) openLocked(ctx context.Context, f *os.File) error {
 	in, err := db.inspect(f)
 	if err != nil {
 		return errors.Join(err, f.Close())
 	}
-	db.markStart(db.starts() + 1)
+	deaths := db.starts()
+	db.markStart(deaths + 1)
 	defer db.unmarkStart()
-	b, err := openBolt(f)
+	defer func() { _ = os.Remove(db.path + compactingSuffix) }() // Also of a process that has died.
+	b, err := db.openBolt(f)
 	if err != nil {
 		return err
 	}
 	crashpoint()
 	if in != nil {
 		err = in.walk(b.DB)
+	}
+	if err == nil && (deaths == 0 || db.opts.compact) { // It is not tried again and again where it may be the reason.
+		b, err = db.compact(ctx, b)
 	}
 	if err != nil {
 		return errors.Join(err, guard(b.Close))
@@ -166,8 +181,16 @@ func (db *DB) openLocked(f *os.File) error {
 	case err != nil:
 		db.useUnsynced(b, err)
 	}
-	db.bolt = b
+	db.use(b)
 	return nil
+}
+
+// use makes a file the DB's.
+func (db *DB) use(b *handle) {
+	db.bolt = b
+	m := &Metrics{}
+	m.measure(b.file)
+	db.latest.Store(m)
 }
 
 // inspect returns no inspector for an empty file.
@@ -196,7 +219,7 @@ func (db *DB) firstCommit(b *handle) error {
 		db.boltTxID = tx.ID()
 		format, err := tx.CreateBucketIfNotExists([]byte(formatBucket))
 		if err == nil {
-			err = format.Put([]byte(formatKey), []byte(formatVersion))
+			err = format.Put([]byte(formatKey), []byte(FormatVersion))
 		}
 		return err
 	})
@@ -244,6 +267,7 @@ func (db *DB) setAside(ctx context.Context, bad os.FileInfo, cause error) error 
 	if info, err := f.Stat(); err != nil || bad == nil || !os.SameFile(bad, info) {
 		return err // Another process has set it aside.
 	}
+	db.damages.Add(1)
 	db.removeSetAside()
 	now := time.Now()
 	aside := db.path + corruptSuffix + now.UTC().Format(setAsideLayout)

@@ -47,31 +47,6 @@ func TestANewFileIsForItsOwnerOnly(t *testing.T) {
 	}
 }
 
-// TestOpenLogsFirstWhereTheFileIs, and what was there before: so a forgotten mount is found out by the second start.
-func TestOpenLogsFirstWhereTheFileIs(t *testing.T) {
-	dir := filepath.Join(t.TempDir(), "new", "directories")
-	path := filepath.Join(dir, "cache.db")
-	for _, c := range []struct {
-		there func()
-		want  string
-	}{
-		{func() {}, `"file"=false`},
-		{func() { _ = os.Remove(path) }, `"file"=false`},
-		{func() { _ = os.Truncate(path, 0) }, `"file"=true`},
-		{func() {}, `"file"=true`},
-	} {
-		c.there()
-		var log logged
-		db := openSound(t, path, log.options(manual))
-		put(t, db, "key", "value")
-		flush(t, db)
-		close1(t, db)
-		if lines := log.take(); len(lines) != 1 || !strings.Contains(lines[0], fmt.Sprintf(`"path"=%q %s`, path, c.want)) {
-			t.Errorf("logged %q, expected %s", lines, c.want)
-		}
-	}
-}
-
 // TestAFileThatWasBegunAndNotCommittedToIsUsed: the process has ended in between.
 func TestAFileThatWasBegunAndNotCommittedToIsUsed(t *testing.T) {
 	path := testsupport.Path(t)
@@ -241,12 +216,29 @@ func TestAReadOnlyFileIsLeftAlone(t *testing.T) {
 	}
 }
 
+func laterFormat(tx *bolt.Tx) error {
+	return tx.Bucket([]byte(formatBucket)).Put([]byte(formatKey), []byte("2"))
+}
+
+// changeFile begins a file, and changes it as somebody else would.
+func changeFile(t *testing.T, path string, change func(*bolt.Tx) error) {
+	t.Helper()
+	if err := openSound(t, path, manual).Close(); err != nil {
+		t.Fatal(err)
+	}
+	b, err := bolt.Open(path, 0o600, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := errors.Join(b.Update(change), b.Close()); err != nil {
+		t.Fatal(err)
+	}
+}
+
 // TestAnUnknownFormatIsSetAside has files that bbolt can open, and we cannot.
 func TestAnUnknownFormatIsSetAside(t *testing.T) {
 	for name, change := range map[string]func(*bolt.Tx) error{
-		"a later version": func(tx *bolt.Tx) error {
-			return tx.Bucket([]byte(formatBucket)).Put([]byte(formatKey), []byte("2"))
-		},
+		"a later version": laterFormat,
 		"no version": func(tx *bolt.Tx) error {
 			return tx.Bucket([]byte(formatBucket)).Delete([]byte(formatKey))
 		},
@@ -257,16 +249,7 @@ func TestAnUnknownFormatIsSetAside(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			path := testsupport.Path(t)
-			if err := openSound(t, path, manual).Close(); err != nil {
-				t.Fatal(err)
-			}
-			b, err := bolt.Open(path, 0o600, nil)
-			if err != nil {
-				t.Fatal(err)
-			}
-			if err := errors.Join(b.Update(change), b.Close()); err != nil {
-				t.Fatal(err)
-			}
+			changeFile(t, path, change)
 			before, err := os.ReadFile(path)
 			if err != nil {
 				t.Fatal(err)
@@ -297,7 +280,7 @@ func TestAFileWithoutASyncedFreelistIsSetAside(t *testing.T) {
 		if err != nil {
 			return err
 		}
-		return format.Put([]byte(formatKey), []byte(formatVersion))
+		return format.Put([]byte(formatKey), []byte(FormatVersion))
 	})
 	if err := errors.Join(err, b.Close()); err != nil {
 		t.Fatal(err)

@@ -108,16 +108,18 @@ func readAt(f *os.File, b []byte, at int64) error {
 	return nil
 }
 
-func pageSizeOf(meta []byte) uint64 {
-	return uint64(binary.NativeEndian.Uint32(meta[metaPageSizeAt:]))
-}
+// word and half read a number of 8 and of 4 bytes.
+func word(b []byte, at int) uint64 { return binary.NativeEndian.Uint64(b[at:]) }
 
-func txIDOf(meta []byte) uint64 { return binary.NativeEndian.Uint64(meta[metaTxIDAt:]) }
+func half(b []byte, at int) uint64 { return uint64(binary.NativeEndian.Uint32(b[at:])) }
+
+func pageSizeOf(meta []byte) uint64 { return half(meta, metaPageSizeAt) }
+
+func txIDOf(meta []byte) uint64 { return word(meta, metaTxIDAt) }
 
 // soundMeta reports whether bbolt would accept a meta.
 func soundMeta(m []byte) bool {
-	return binary.NativeEndian.Uint32(m) == metaMagic && binary.NativeEndian.Uint32(m[metaVersionAt:]) == metaVersion &&
-		metaSum(m) == binary.NativeEndian.Uint64(m[metaChecksumAt:])
+	return half(m, 0) == metaMagic && half(m, metaVersionAt) == metaVersion && metaSum(m) == word(m, metaChecksumAt)
 }
 
 // metaSum is the FNV-1a hash that a meta should have as its checksum. It is computed
@@ -139,6 +141,14 @@ func headerOf(page []byte) pageHeader {
 	return pageHeader{flags: binary.NativeEndian.Uint16(page[pageFlagsAt:]), count: binary.NativeEndian.Uint16(page[pageCountAt:])}
 }
 
+// entries returns how many entries a freelist has, and where they begin.
+func (h pageHeader) entries(page []byte) (count, from uint64) {
+	if h.count == manyInFirst {
+		return word(page, pageHeaderBytes), pageHeaderBytes + 8
+	}
+	return uint64(h.count), pageHeaderBytes
+}
+
 // key returns the key of an element of a page that is sound, or nil if the page has no elements.
 func (h pageHeader) key(page []byte, i int) []byte {
 	if h.count == 0 {
@@ -151,7 +161,7 @@ func (h pageHeader) key(page []byte, i int) []byte {
 
 // child returns the page that an element of a branch leads to.
 func child(page []byte, i int) uint64 {
-	return binary.NativeEndian.Uint64(page[pageHeaderBytes+i*elementBytes+branchPageIDAt:])
+	return word(page, pageHeaderBytes+i*elementBytes+branchPageIDAt)
 }
 
 // An element says where its key is, from its own first byte on, and how long key and value are.
@@ -164,9 +174,9 @@ type element struct {
 func (h pageHeader) element(b []byte) (e element) {
 	if h.flags == leafPage { // flags, pos, ksize, vsize; else pos, ksize.
 		e.flags, b = binary.NativeEndian.Uint32(b), b[4:]
-		e.vsize = uint64(binary.NativeEndian.Uint32(b[8:]))
+		e.vsize = half(b, 8)
 	}
-	e.pos, e.ksize = uint64(binary.NativeEndian.Uint32(b)), uint64(binary.NativeEndian.Uint32(b[4:]))
+	e.pos, e.ksize = half(b, 0), half(b, 4)
 	return e
 }
 

@@ -60,23 +60,6 @@ func (l *layer) set(b Bucket, key string, e entry) {
 	l.bytes += e.bytes(key)
 }
 
-// noneFresh makes no entry fresh: the file may have any key.
-func (l *layer) noneFresh() {
-	for _, bl := range l.buckets {
-		bl.noneFresh()
-	}
-}
-
-func (bl *bucketLayer) noneFresh() {
-	bl.entries.Copy().Scan(func(key string, e entry) bool {
-		if e.fresh {
-			e.fresh = false
-			bl.entries.Set(key, e)
-		}
-		return true
-	})
-}
-
 // lookup returns the layer's entry of a key. If the bucket was dropped and the key not set since, the entry is found
 // and empty. If none is found, ask the layers below.
 func (l *layer) lookup(b Bucket, key string) (e entry, found bool) {
@@ -136,7 +119,7 @@ func (b *Batch) put(bucket Bucket, key string, value []byte, isNew bool) {
 	if old, waits := b.db.pending.bucket(bucket).entries.Get(key); waits {
 		isNew = old.fresh
 	}
-	b.db.pending.set(bucket, key, entry{sealed: seal(bucket, key, value), fresh: isNew || b.db.memoryOnly()})
+	b.db.pending.set(bucket, key, entry{sealed: seal(bucket, key, value), fresh: isNew || b.db.MemoryOnly()})
 }
 
 // Delete removes a key. Removing an absent key is no error.
@@ -144,7 +127,7 @@ func (b *Batch) Delete(bucket Bucket, key string) {
 	l := b.db.pending
 	bl := l.bucket(bucket)
 	e, found := bl.entries.Get(key)
-	if b.db.memoryOnly() || (found && e.fresh) {
+	if b.db.MemoryOnly() || (found && e.fresh && b.db.writes()) { // A commit may have been under way when the file was found damaged.
 		if found {
 			bl.entries.Delete(key)
 			l.bytes -= e.bytes(key)
@@ -164,7 +147,7 @@ func (b *Batch) Drop(bucket Bucket) {
 			return true
 		})
 	}
-	if b.db.memoryOnly() {
+	if b.db.MemoryOnly() {
 		delete(l.buckets, bucket) // Nothing is below it.
 		return
 	}

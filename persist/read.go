@@ -17,6 +17,7 @@ type Item struct {
 	sealed []byte
 	// inMemory: the value is not in the file yet.
 	inMemory bool
+	meter    *meter // It counts damage of a value in the file.
 }
 
 // SizeBytes is about the length of the value. It reads nothing.
@@ -27,7 +28,11 @@ func (it *Item) Payload() ([]byte, error) {
 	if it.inMemory {
 		return unsealed(it.sealed), nil
 	}
-	return unseal(it.bucket, it.Key, it.sealed)
+	payload, err := unseal(it.bucket, it.Key, it.sealed)
+	if err != nil {
+		it.meter.damagedValues.Add(1)
+	}
+	return payload, err
 }
 
 // View calls fn with the value of a key, and reports whether there is one.

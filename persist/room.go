@@ -32,12 +32,17 @@ func (db *DB) waitForRoomLocked(bound int64) {
 
 // overBoundLocked reports whether more than bound is pending for a file that can be written.
 func (db *DB) overBoundLocked(bound int64) bool {
-	if !db.writesLocked() || db.failingLocked() {
+	if !db.writes() || db.failingLocked() {
 		return false
 	}
+	return db.waitingLocked() > bound
+}
+
+// waitingLocked returns how much waits for a commit.
+func (db *DB) waitingLocked() int64 {
 	n := db.pending.bytes
 	if db.flushing != nil {
 		n += db.flushing.bytes
 	}
-	return n > bound
+	return n
 }

@@ -34,7 +34,7 @@ func (db *DB) snapshot(space string, durable bool) (*Snapshot, error) {
 			return nil, ErrClosed
 		}
 		var pending, flushing *layer
-		inFile := durable && db.writesLocked() && db.countedTo <= db.durable
+		inFile := durable && db.writes() && db.countedTo <= db.durable
 		if !inFile {
 			flushing = db.flushing
 			// A durable snapshot leaves pending out, unless pending counts as durable already.
@@ -60,8 +60,8 @@ func (db *DB) snapshot(space string, durable bool) (*Snapshot, error) {
 // the transaction next.
 func (db *DB) captureLocked(space string, pending, flushing *layer) Snapshot {
 	s := Snapshot{db: db, space: space, pending: pending, flushing: flushing}
-	if !db.memoryOnly() {
-		s.bolt, s.committed, s.final, s.users = db.bolt, db.boltTxID, !db.writesLocked(), db.users
+	if !db.MemoryOnly() {
+		s.bolt, s.committed, s.final, s.users = db.bolt, db.boltTxID, !db.writes(), db.users
 		s.users.Add(1)
 	}
 	return s
@@ -83,7 +83,7 @@ func (s *Snapshot) beginBelow() (ok bool, err error) {
 	db.mu.RLock()
 	// A commit that failed only in its fsync may be visible in the file all the same.
 	ok = s.flushing != nil && (id == s.committed+1 || db.boltTxID == s.committed)
-	if !ok && db.writesLocked() && db.flushing == nil && id > db.boltTxID { // Somebody else writes to it.
+	if !ok && db.writes() && db.flushing == nil && id > db.boltTxID { // Somebody else writes to it.
 		err = db.notOursLocked(id)
 	}
 	db.mu.RUnlock()
@@ -134,12 +134,12 @@ func (db *DB) waitForCommit(txID int) (durable bool, err error) {
 		switch {
 		case db.phase == closed:
 			return false, ErrClosed
-		case !db.writesLocked():
+		case !db.writes():
 			return false, nil
 		case txID <= db.boltTxID:
 			return true, nil
 		case db.failingLocked():
-			return false, db.problem.err
+			return false, db.problem.Load().err
 		case db.flushing == nil:
 			return false, db.notOursLocked(txID)
 		}
@@ -195,7 +195,7 @@ func (s *Snapshot) view(bucket Bucket, key string, e entry, inMemory bool, fn fu
 			return nil
 		}
 		found = true
-		return lend(&Item{bucket: bucket, Key: key, sealed: raw}, fn)
+		return lend(&Item{bucket: bucket, Key: key, sealed: raw, meter: &s.db.meter}, fn)
 	})
 	return found, s.db.readError(s.bolt, bucket, err)
 }
@@ -213,7 +213,7 @@ func (s *Snapshot) Scan(name, from string, fn func(*Item) (bool, error)) error {
 	bucket := Bucket{s.space, name}
 	return s.db.readError(s.bolt, bucket, guard(func() error {
 		c := newMergeCursor(s, bucket, from)
-		item := Item{bucket: bucket}
+		item := Item{bucket: bucket, meter: &s.db.meter}
 		more := false
 		visit := func(it *Item) (err error) {
 			more, err = fn(it)

@@ -17,6 +17,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/testutil"
 
 	"github.com/warmwatch/warmwatch"
+	"github.com/warmwatch/warmwatch/workqueue"
 )
 
 var update = flag.Bool("update", false, "write testdata/exposition.txt and docs/metrics.md anew")
@@ -56,13 +57,13 @@ func everything(name string) warmwatch.Metrics {
 	for n, event := range events {
 		i.Events[event] = int64(10 * (n + 1))
 	}
-	h := warmwatch.HandlerMetrics{Name: "network", Undelivered: 5, BacklogBytes: 600, OldestUndelivered: at(4), CallbackSince: at(5),
+	h := warmwatch.HandlerStatus{Name: "network", Undelivered: 5, UndeliveredBytes: 600, OldestUndelivered: at(4), CallbackSince: at(5),
 		Restarts: map[string]int64{}, Skipped: 1}
 	for _, cause := range restarts {
 		h.Restarts[cause] = 1
 	}
-	i.Handlers = []warmwatch.HandlerMetrics{h}
-	i.Reconcilers = []warmwatch.ReconcilerMetrics{{Name: "routes", Keys: 7, Succeeded: 8, Failed: 9, Requeued: 10, ReconcilingSince: at(6)}}
+	i.Handlers = []warmwatch.HandlerStatus{h}
+	i.Reconcilers = []warmwatch.ReconcilerStatus{{Status: workqueue.Status{Name: "routes", Keys: 7}, Succeeded: 8, Failed: 9, Requeued: 10, ReconcilingSince: at(6)}}
 	m.Informers = []warmwatch.InformerMetrics{i}
 	return m
 }
@@ -118,7 +119,7 @@ func golden(t *testing.T, file, got string) {
 // TestExposition has a Cache with everything, and one that works from memory and has heard no server.
 func TestExposition(t *testing.T) {
 	empty := warmwatch.Metrics{Name: "other", Degraded: map[warmwatch.Code]int{warmwatch.CodeLocked: 1}, Informers: []warmwatch.InformerMetrics{{
-		Version: "v1", Resource: "pods", Handlers: []warmwatch.HandlerMetrics{{Name: "*main.handler"}}, Reconcilers: []warmwatch.ReconcilerMetrics{{Name: "r"}},
+		Version: "v1", Resource: "pods", Handlers: []warmwatch.HandlerStatus{{Name: "*main.handler"}}, Reconcilers: []warmwatch.ReconcilerStatus{{Status: workqueue.Status{Name: "r"}}},
 	}}}
 	golden(t, filepath.Join("testdata", "exposition.txt"), exposition(t, everything("agent"), empty))
 }
@@ -225,7 +226,7 @@ func TestGatherNeverFails(t *testing.T) {
 }
 
 func TestTimesThatAreZeroHaveNoSeries(t *testing.T) {
-	m := warmwatch.Metrics{Name: "c", Informers: []warmwatch.InformerMetrics{{Handlers: make([]warmwatch.HandlerMetrics, 1), Reconcilers: make([]warmwatch.ReconcilerMetrics, 1)}}}
+	m := warmwatch.Metrics{Name: "c", Informers: []warmwatch.InformerMetrics{{Handlers: make([]warmwatch.HandlerStatus, 1), Reconcilers: make([]warmwatch.ReconcilerStatus, 1)}}}
 	for _, line := range seriesIn(exposition(t, m)) {
 		if strings.Contains(line, "timestamp_seconds") || strings.Contains(line, "caught_up") {
 			t.Error(line)

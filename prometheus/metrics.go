@@ -56,7 +56,7 @@ var (
 	origins   = []string{"disk", "server"}
 	requests  = []string{"list", "metadata", "objects", "watch", "question", "other"}
 	events    = []string{"added", "updated", "deleted", "bookmark"}
-	restarts  = []string{"New", "Epoch", "Backlog", "Damaged", "TransformVersion"}
+	restarts  = []string{"New", "Epoch", "Backlog", "Damaged", "TransformVersion", "Unfinished"}
 	reasons   = texts(warmwatch.CodeLocked, warmwatch.CodeNoFile, warmwatch.CodeFileDamaged, warmwatch.CodeNotWritten, warmwatch.CodeDiskHangs,
 		warmwatch.CodeNotRead, warmwatch.CodeOtherRequest, warmwatch.CodeFromMemory, warmwatch.CodeUnreadable, warmwatch.CodeRefused, warmwatch.CodeServerFails)
 	causes = texts(warmwatch.CauseFirstStart, warmwatch.CauseOtherCluster, warmwatch.CauseOtherIdentity, warmwatch.CauseTransformVersion,
@@ -128,30 +128,30 @@ var ofInformer = []metric{
 
 var ofHandler = []metric{
 	{"handler_undelivered", number, handlerLabels, nil, "Changes that the handler has not acknowledged.",
-		perHandler(func(h *warmwatch.HandlerMetrics, put put) { put(float64(h.Undelivered)) })},
+		perHandler(func(h *warmwatch.HandlerStatus, put put) { put(float64(h.Undelivered)) })},
 	{"handler_oldest_undelivered_timestamp_seconds", lowest, handlerLabels, nil, "About when the oldest of these changes was applied, or was read from the file. No series if there are none.",
-		perHandler(func(h *warmwatch.HandlerMetrics, put put) { putTime(h.OldestUndelivered, put) })},
+		perHandler(func(h *warmwatch.HandlerStatus, put put) { putTime(h.OldestUndelivered, put) })},
 	{"handler_callback_timestamp_seconds", lowest, handlerLabels, nil, "When the running callback began. No series if none runs.",
-		perHandler(func(h *warmwatch.HandlerMetrics, put put) { putTime(h.CallbackSince, put) })},
+		perHandler(func(h *warmwatch.HandlerStatus, put put) { putTime(h.CallbackSince, put) })},
 	{"handler_backlog_bytes", number, handlerLabels, nil, "About the size of the changes that the handler has not acknowledged.",
-		perHandler(func(h *warmwatch.HandlerMetrics, put put) { put(float64(h.BacklogBytes)) })},
+		perHandler(func(h *warmwatch.HandlerStatus, put put) { put(float64(h.UndeliveredBytes)) })},
 	{"handler_restarts_total", counter, with(handlerLabels, "cause"), restarts, "How often the handler has started over. A cause has a series once it has occurred.",
-		perHandler(func(h *warmwatch.HandlerMetrics, put put) { putAll(h.Restarts, nil, put) })},
+		perHandler(func(h *warmwatch.HandlerStatus, put put) { putAll(h.Restarts, nil, put) })},
 	{"handler_skipped_total", counter, handlerLabels, nil, "Changes that were skipped, because the handler has panicked on them in several processes.",
-		perHandler(func(h *warmwatch.HandlerMetrics, put put) { put(float64(h.Skipped)) })},
+		perHandler(func(h *warmwatch.HandlerStatus, put put) { put(float64(h.Skipped)) })},
 }
 
 var ofReconciler = []metric{
 	{"reconciler_keys", number, handlerLabels, nil, "Keys that wait, also for later, or are being reconciled.",
-		perReconciler(func(r *warmwatch.ReconcilerMetrics, put put) { put(float64(r.Keys)) })},
+		perReconciler(func(r *warmwatch.ReconcilerStatus, put put) { put(float64(r.Keys)) })},
 	{"reconciles_total", counter, with(handlerLabels, "result"), reconcile, "Reconciles that have returned, with nil, an error, or a time for the next one.",
-		perReconciler(func(r *warmwatch.ReconcilerMetrics, put put) {
+		perReconciler(func(r *warmwatch.ReconcilerStatus, put put) {
 			put(float64(r.Succeeded), "success")
 			put(float64(r.Failed), "error")
 			put(float64(r.Requeued), "requeue")
 		})},
 	{"reconcile_timestamp_seconds", lowest, handlerLabels, nil, "When the oldest running reconcile began. No series if none runs.",
-		perReconciler(func(r *warmwatch.ReconcilerMetrics, put put) { putTime(r.ReconcilingSince, put) })},
+		perReconciler(func(r *warmwatch.ReconcilerStatus, put put) { putTime(r.ReconcilingSince, put) })},
 }
 
 // with returns the labels, and one more.
@@ -211,7 +211,7 @@ func perInformer(read func(*warmwatch.InformerMetrics, put)) func(*scrape, put) 
 	})
 }
 
-func perHandler(read func(*warmwatch.HandlerMetrics, put)) func(*scrape, put) {
+func perHandler(read func(*warmwatch.HandlerStatus, put)) func(*scrape, put) {
 	return perInformer(func(i *warmwatch.InformerMetrics, put put) {
 		for n := range i.Handlers {
 			read(&i.Handlers[n], labelled(put, i.Handlers[n].Name))
@@ -219,7 +219,7 @@ func perHandler(read func(*warmwatch.HandlerMetrics, put)) func(*scrape, put) {
 	})
 }
 
-func perReconciler(read func(*warmwatch.ReconcilerMetrics, put)) func(*scrape, put) {
+func perReconciler(read func(*warmwatch.ReconcilerStatus, put)) func(*scrape, put) {
 	return perInformer(func(i *warmwatch.InformerMetrics, put put) {
 		for n := range i.Reconcilers {
 			read(&i.Reconcilers[n], labelled(put, i.Reconcilers[n].Name))

@@ -117,6 +117,7 @@ func (c *Consumer) update(change func()) error {
 		q.mu.Lock()
 		change()
 		q.leaveLocked(nil)
+		q.showLocked(p)
 		trims := q.trimsLocked()
 		q.mu.Unlock()
 		if !trims {
@@ -129,6 +130,7 @@ func (c *Consumer) update(change func()) error {
 		defer q.mu.Unlock()
 		change()
 		q.leaveLocked(b)
+		q.showLocked(p)
 		q.putLocked(b, p)
 		q.trimLocked(b)
 	})
@@ -161,12 +163,8 @@ func (c *Consumer) Has(number uint64) bool {
 	return !c.p.StartsOver && c.p.Cursor >= number
 }
 
-// Behind returns the deltas that the consumer has still to acknowledge.
-func (c *Consumer) Behind() Backlog {
-	c.q.mu.Lock()
-	defer c.q.mu.Unlock()
-	return c.q.backlogLocked(c.p)
-}
+// Behind returns the deltas that the consumer has still to acknowledge. It takes no lock.
+func (c *Consumer) Behind() Backlog { return c.p.shown.get() }
 
 // waitDurable waits until all that was applied is durable, and has it written soon.
 func (c *Consumer) waitDurable() error {

@@ -30,6 +30,13 @@ func (c *Consumer) StartsOver() bool {
 	return c.p.StartsOver
 }
 
+// Why says why the consumer starts over, or last did.
+func (c *Consumer) Why() string {
+	c.q.mu.Lock()
+	defer c.q.mu.Unlock()
+	return c.p.why
+}
+
 // BeginList begins an initial list:
 //
 //  1. [Consumer.Deletions] returns the pending deletions.
@@ -50,6 +57,7 @@ func (c *Consumer) BeginList() (begun uint64, err error) {
 		c.p.isNew, c.p.Cursor = false, begun
 	}
 	c.p.from, c.p.again = begun, false
+	q.showLocked(c.p)
 	q.mu.Unlock()
 	if c.durable {
 		err = c.waitDurable()
@@ -82,7 +90,7 @@ func (c *Consumer) Deletions(after, upTo uint64) (ds []Delta, err error) {
 			break
 		}
 		var d Delta
-		found, err := s.View(deltasBucket, deltaKey(number, true), func(it *persist.Item) (err error) { d, err = q.readDelta(number, it); return err })
+		found, err := s.View(DeltasBucket, deltaKey(number, true), func(it *persist.Item) (err error) { d, err = q.readDelta(number, it); return err })
 		switch {
 		case err != nil:
 			q.onCorrupt(err)

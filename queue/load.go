@@ -30,24 +30,28 @@ func (q *Log) load() error {
 			q.head = max(q.head, p.Cursor)
 		}
 		q.checkPositions(known)
+		q.showNamesLocked()
 		return nil
 	})
 	if err != nil {
 		return err
 	}
 	q.tail.base = q.head
+	for _, p := range q.names {
+		q.showLocked(p)
+	}
 	return errors.Join(q.repair(), q.removeUnneeded(garbage))
 }
 
 func (q *Log) loadHandlers(s *persist.Snapshot) error {
-	return s.Scan(handlersBucket, "", func(it *persist.Item) (bool, error) {
-		p := &position{name: it.Key, from: never}
+	return s.Scan(HandlersBucket, "", func(it *persist.Item) (bool, error) {
+		p := &position{name: it.Key, from: never, why: CauseUnfinished}
 		var err error
-		switch p.handled, err = persist.ReadJSON[handled](it); {
+		switch p.Handled, err = persist.ReadJSON[Handled](it); {
 		case err == nil:
 		case errors.Is(err, persist.ErrCorrupt):
 			q.corrupt(err, "Could not read how far a handler has come, it starts over", it.Key)
-			p.StartsOver = true
+			p.StartsOver, p.why = true, CauseDamaged
 		default:
 			return false, err
 		}
@@ -61,8 +65,8 @@ func (q *Log) loadHandlers(s *persist.Snapshot) error {
 func (q *Log) loadDeltas(s *persist.Snapshot, last uint64, known bool) (garbage []string, err error) {
 	st := &q.stored
 	st.first, st.last = 1, 0
-	err = s.Scan(deltasBucket, "", func(it *persist.Item) (bool, error) {
-		number, deletes, err := parseDeltaKey(it.Key)
+	err = s.Scan(DeltasBucket, "", func(it *persist.Item) (bool, error) {
+		number, deletes, err := ParseDeltaKey(it.Key)
 		if err != nil || known && number > last {
 			garbage = append(garbage, it.Key)
 			return true, nil
@@ -89,7 +93,7 @@ func (q *Log) checkPositions(known bool) {
 		if !p.StartsOver && !known {
 			err := &persist.CorruptError{Bucket: q.deltas, Err: fmt.Errorf("deltas behind %d are lost", p.Cursor)}
 			q.corrupt(err, "Could not find all deltas, a handler starts over", p.name)
-			p.StartsOver = true
+			p.StartsOver, p.why = true, CauseDamaged
 		}
 		if !p.StartsOver {
 			p.from = p.Cursor

@@ -4,8 +4,11 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"sync"
+	"sync/atomic"
+	"time"
 
 	"k8s.io/klog/v2"
 
@@ -14,15 +17,15 @@ import (
 
 // The buckets of a log in its space.
 const (
-	deltasBucket   = "deltas"
-	handlersBucket = "handlers" // A record for each name.
-	stateBucket    = "queue"
+	DeltasBucket   = "deltas"
+	HandlersBucket = "handlers" // A record for each name.
+	StateBucket    = "queue"
 
-	lastKey = "last" // The number of the last delta that was stored.
+	LastKey = "last" // The number of the last delta that was stored.
 )
 
 // Buckets returns the names of the buckets that a log has in its space.
-func Buckets() []string { return []string{deltasBucket, handlersBucket, stateBucket} }
+func Buckets() []string { return []string{DeltasBucket, HandlersBucket, StateBucket} }
 
 var (
 	// ErrInUse is returned for a name that has a consumer already.
@@ -84,7 +87,8 @@ type Log struct {
 	tail      tail
 	stored    stored
 	positions map[*position]struct{}
-	names     map[string]*position // The positions that have a name, by key.
+	names     map[string]*position        // The positions that have a name, by key.
+	withName  atomic.Pointer[[]*position] // Those of names, for Named.
 }
 
 // stored says which deltas the DB has.
@@ -125,9 +129,9 @@ func NewLog(o Options) (*Log, error) {
 	}
 	q := &Log{
 		db:        o.DB,
-		deltas:    persist.Bucket{Space: o.Space, Name: deltasBucket},
-		handlers:  persist.Bucket{Space: o.Space, Name: handlersBucket},
-		state:     persist.Bucket{Space: o.Space, Name: stateBucket},
+		deltas:    persist.Bucket{Space: o.Space, Name: DeltasBucket},
+		handlers:  persist.Bucket{Space: o.Space, Name: HandlersBucket},
+		state:     persist.Bucket{Space: o.Space, Name: StateBucket},
 		newObject: o.NewObject, tailMax: o.TailBytes, backlog: o.MaxBacklogBytes, onCorrupt: o.OnCorrupt, logger: *o.Logger,
 		positions: map[*position]struct{}{},
 		names:     map[string]*position{},
@@ -163,14 +167,15 @@ func (q *Log) Append(b *persist.Batch, deltas []Delta) {
 			q.storeLocked(b, &deltas[i])
 		}
 	}
+	now := time.Now().UnixNano()
 	for i := range deltas {
 		d := deltas[i]
-		d.batch, d.encoded, d.NewRecord, d.OldRecord = b.Number(), nil, nil, nil
+		d.at, d.batch, d.encoded, d.NewRecord, d.OldRecord = now, b.Number(), nil, nil, nil
 		q.tail.push(d)
 		q.head = d.Number
 	}
 	for p := range q.positions {
-		if p.consumer == nil {
+		if q.showLocked(p); p.consumer == nil {
 			continue
 		}
 		if p.consumer.wakeUp(); p.consumer.durable {
@@ -230,7 +235,7 @@ func (q *Log) storeLocked(b *persist.Batch, d *Delta) {
 }
 
 func (q *Log) putLastLocked(b *persist.Batch, number uint64) {
-	b.Put(q.state, lastKey, binary.BigEndian.AppendUint64(nil, number))
+	b.Put(q.state, LastKey, binary.BigEndian.AppendUint64(nil, number))
 }
 
 // maxTrim bounds what one batch removes.
@@ -296,41 +301,64 @@ func (q *Log) behindLocked(p *position) int {
 	return 0
 }
 
-// Absent returns the backlog of each name of a kind that has no consumer.
-func (q *Log) Absent(kind Kind) map[string]Backlog {
-	q.mu.Lock()
-	defer q.mu.Unlock()
-	absent := map[string]Backlog{}
-	for key, p := range q.names {
-		if name, ok := kind.cut(key); ok && p.consumer == nil {
-			absent[name] = q.backlogLocked(p)
+// Named returns the backlog of each name of a kind. It takes no lock.
+func (q *Log) Named(kind Kind) map[string]Backlog {
+	all := map[string]Backlog{}
+	for _, p := range *q.withName.Load() {
+		if name, ok := kind.cut(p.name); ok {
+			all[name] = p.shown.get()
 		}
 	}
-	return absent
+	return all
+}
+
+// showNamesLocked shows which positions have a name.
+func (q *Log) showNamesLocked() {
+	all := slices.Collect(maps.Values(q.names))
+	q.withName.Store(&all)
 }
 
 // A Backlog counts the deltas that are pending for a handler.
 type Backlog struct {
 	Deltas int
 	Bytes  int64 // About how long they are.
+	// Oldest is about when the oldest of them was appended, or when the log was opened. While that delta is not in memory
+	// any more, it may be earlier.
+	Oldest time.Time
 }
 
-func (q *Log) backlogLocked(p *position) Backlog {
-	if n := q.behindLocked(p); n > 0 {
-		return Backlog{n, p.bytes}
+// shown is the backlog of a position, which is read without a lock.
+type shown struct{ deltas, bytes, oldest atomic.Int64 }
+
+func (s *shown) get() (b Backlog) {
+	if b.Deltas = int(s.deltas.Load()); b.Deltas > 0 {
+		b.Bytes, b.Oldest = s.bytes.Load(), time.Unix(0, s.oldest.Load())
 	}
-	return Backlog{}
+	return b
+}
+
+// showLocked is called when the backlog of a position may have changed.
+func (q *Log) showLocked(p *position) {
+	n := q.behindLocked(p)
+	switch {
+	case p.from != never && n > 0 && p.from >= q.tail.base:
+		p.shown.oldest.Store(q.tail.after(p.from)[0].at)
+	case p.shown.deltas.Load() == 0 && n > 0:
+		p.shown.oldest.Store(time.Now().UnixNano())
+	}
+	p.shown.bytes.Store(p.bytes)
+	p.shown.deltas.Store(int64(n))
 }
 
 // StartOver calls which for each name, with its key and how many deltas are pending for it. If which returns true, the
-// handler starts over. StartOver is called before the names have consumers.
-func (q *Log) StartOver(which func(key string, waiting int) bool) error {
+// handler starts over for the cause. StartOver is called before the names have consumers.
+func (q *Log) StartOver(cause string, which func(key string, waiting int) bool) error {
 	_, err := q.db.Update(func(b *persist.Batch) {
 		q.mu.Lock()
 		defer q.mu.Unlock()
 		for key, p := range q.names {
 			if which(key, q.behindLocked(p)) {
-				q.startOverLocked(b, p)
+				q.startOverLocked(b, p, cause)
 			}
 		}
 	})
@@ -353,6 +381,7 @@ func (q *Log) Forget(name string) (err error) {
 				b.Delete(q.handlers, p.name)
 				delete(q.names, p.name)
 				delete(q.positions, p)
+				q.showNamesLocked()
 				q.trimLocked(b)
 			}
 		}

@@ -26,8 +26,8 @@ func (k Kind) Key(name string) string { return string(k) + "/" + name }
 
 func (k Kind) cut(key string) (name string, ok bool) { return strings.CutPrefix(key, string(k)+"/") }
 
-// handled is the stored part of a position.
-type handled struct {
+// Handled is what is stored of a handler.
+type Handled struct {
 	// Cursor: all deltas up to it are acknowledged.
 	Cursor uint64 `json:"cursor"`
 	// StartsOver: the handler first gets the deletions behind the cursor and all objects.
@@ -40,7 +40,7 @@ type handled struct {
 
 // A position says how far a handler has come. Guarded by Log.mu.
 type position struct {
-	handled
+	Handled
 	name     string    // Its key in the DB. Empty: it is not stored.
 	consumer *Consumer // Nil: the name has none now.
 	// from is the number behind which all deltas are needed. It is normally the cursor. During an initial list it is
@@ -52,7 +52,19 @@ type position struct {
 	// unwritten is how many of these bytes stay in memory because commits fail.
 	unwritten int64
 	list      list
+	why       string // Why it last started over.
+	shown     shown
 }
+
+// Why a handler starts over.
+const (
+	CauseNew              = "New"
+	CauseEpoch            = "Epoch"
+	CauseBacklog          = "Backlog"
+	CauseDamaged          = "Damaged"
+	CauseTransformVersion = "TransformVersion"
+	CauseUnfinished       = "Unfinished" // The last process ended before the handler had all objects.
+)
 
 const never = math.MaxUint64
 
@@ -62,12 +74,12 @@ func (p *position) wantsDeletions() bool { return p.StartsOver && !p.isNew }
 // putLocked stores the position, if it has a name.
 func (q *Log) putLocked(b *persist.Batch, p *position) {
 	if p.name != "" {
-		b.Put(q.handlers, p.name, persist.JSON(p.handled))
+		b.Put(q.handlers, p.name, persist.JSON(p.Handled))
 	}
 }
 
 // startOverLocked makes a handler start over, or start over once more.
-func (q *Log) startOverLocked(b *persist.Batch, p *position) {
+func (q *Log) startOverLocked(b *persist.Batch, p *position, cause string) {
 	if p.from != never {
 		for i := range q.tail.deltas { // Its deletions are read from the DB.
 			if d := &q.tail.deltas[i]; d.deletes() && !d.stored && d.Number > p.Cursor {
@@ -79,8 +91,9 @@ func (q *Log) startOverLocked(b *persist.Batch, p *position) {
 		p.unwritten = min(p.unwritten, p.bytes)
 	}
 	p.again = p.again || p.StartsOver && p.from != never
-	p.StartsOver, p.from = true, never
+	p.StartsOver, p.from, p.why = true, never, cause
 	q.putLocked(b, p)
+	q.showLocked(p)
 }
 
 // countLocked adds a delta to the backlog of each handler. A handler starts over, which drops its pending updates, if
@@ -99,7 +112,7 @@ func (q *Log) countLocked(b *persist.Batch, d *Delta) {
 		tooMuch := q.backlog >= 0 && p.bytes > q.backlog
 		if p.from != never && (tooMuch || p.unwritten > maxInMemory) {
 			q.logger.Info("Too much is pending for a handler, it starts over", "handler", p.title(), "bytes", p.bytes, "inMemory", p.unwritten, "deltas", q.behindLocked(p))
-			q.startOverLocked(b, p)
+			q.startOverLocked(b, p, CauseBacklog)
 		}
 		if kept := q.stored.deletionsBehind(p.Cursor); tooMuch && p.bytes > q.backlog/2 && len(kept) > 0 {
 			q.logger.Info("Too many deletions are pending for a handler, the oldest are dropped", "handler", p.title(), "dropped", (len(kept)+1)/2)
@@ -120,7 +133,7 @@ func (p *position) title() string {
 func (q *Log) Plain() *Consumer {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	p := &position{handled: handled{StartsOver: true, Cursor: q.head}, isNew: true, from: never}
+	p := &position{Handled: Handled{StartsOver: true, Cursor: q.head}, isNew: true, from: never, why: CauseNew}
 	q.positions[p] = struct{}{}
 	return q.consumeLocked(p, false)
 }
@@ -143,8 +156,9 @@ func (q *Log) named(kind Kind, name, epoch string, durable bool) (c *Consumer, e
 		p := q.names[key]
 		switch {
 		case p == nil:
-			p = &position{name: key, handled: handled{Epoch: epoch, StartsOver: true}, from: never}
+			p = &position{name: key, Handled: Handled{Epoch: epoch, StartsOver: true}, from: never, why: CauseNew}
 			q.positions[p], q.names[key] = struct{}{}, p
+			q.showNamesLocked()
 			q.putLocked(b, p)
 			q.putLastLocked(b, q.head) // From now on each delta is stored.
 		case p.consumer != nil:
@@ -152,7 +166,7 @@ func (q *Log) named(kind Kind, name, epoch string, durable bool) (c *Consumer, e
 			return
 		case p.Epoch != epoch:
 			p.Epoch = epoch
-			q.startOverLocked(b, p)
+			q.startOverLocked(b, p, CauseEpoch)
 		}
 		c = q.consumeLocked(p, durable)
 		b.Urgent()

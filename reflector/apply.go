@@ -68,6 +68,14 @@ func (r *relist) inBatches(rv string, fn func(*batch) error) error {
 }
 
 func (b *batch) add(d queue.Delta) error {
+	switch found := &b.r.found; d.Type {
+	case cache.Added:
+		found.Added++
+	case cache.Deleted:
+		found.Deleted++
+	default:
+		found.Updated++
+	}
 	b.ds = append(b.ds, d)
 	if b.bytes += d.SizeBytes; len(b.ds) < relistItems && b.bytes < b.r.k.batchBytes {
 		return nil

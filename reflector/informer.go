@@ -1,6 +1,10 @@
 package reflector
 
-import "k8s.io/client-go/tools/cache"
+import (
+	"time"
+
+	"k8s.io/client-go/tools/cache"
+)
 
 // Informer has the methods of their informer that the Resumer and the Sink call. They do not block. They may be called
 // while the Sink's lock is held, so they do not call the Sink.
@@ -23,11 +27,20 @@ type Informer interface {
 	// RelistEnded: the relist has ended, complete or not. refused is why an object was left out, or nil. whole says
 	// that no damage was found since the relist began.
 	RelistEnded(complete bool, refused error) (whole bool)
-	// Relisted: the store equals the list. full means that all contents were compared.
-	Relisted(full bool)
+	// Relisted: the store equals the list.
+	Relisted(Relisted)
 	// Refused: the object of an event could not be stored.
 	Refused(err error)
 	// Resync calls the handlers that are due for all objects again.
 	Resync()
 	HasSyncedChecker() cache.DoneChecker
+}
+
+// Relisted says what a relist has done.
+type Relisted struct {
+	Full    bool // All contents were compared.
+	Objects int  // In the store now.
+	// The changes that it found. The first list into an empty store adds all objects.
+	Added, Updated, Deleted int
+	Took                    time.Duration // From the first object on.
 }

@@ -57,6 +57,8 @@ type relist struct {
 	// byVersion: known has found an object. Its content was not compared.
 	byVersion bool
 	done      bool
+	found     Relisted
+	began     time.Time
 }
 
 // beginRelist begins to compare the store with a list.
@@ -80,7 +82,7 @@ func (k *Sink) beginRelist(how Relisting) (*relist, error) {
 		}
 	}
 	return &relist{
-		k: k, how: how, begun: k.indexer.Seq(), onlyOurs: first && k.filling, stage: newStage(k),
+		k: k, how: how, begun: k.indexer.Seq(), began: time.Now(), onlyOurs: first && k.filling, stage: newStage(k),
 		seen: make(map[string]struct{}, k.indexer.Len()),
 	}, nil
 }
@@ -124,13 +126,7 @@ func (r *relist) item(obj runtime.Object) error {
 func (r *relist) encodeLocked(obj runtime.Object) (value *record.Object, key string, err error) {
 	k, sent := r.k, request.ItemOf(obj)
 	r.newest = checkpoint.Later(r.newest, sent.ResourceVersion)
-	refused := k.unexpected(obj)
-	if refused == nil {
-		var transformed any
-		if transformed, key, refused = k.transformLocked(obj); refused == nil {
-			value, refused = encode(key, transformed)
-		}
-	}
+	value, key, refused := k.encodeLocked(obj)
 	if refused == nil {
 		return value, key, nil
 	}
@@ -215,8 +211,9 @@ func (r *relist) writeSilentLocked() error {
 	for _, it := range r.silent {
 		if r.onlyOurs {
 			w.SetNew(it.key, it.value)
-		} else {
-			w.Set(it.key, it.value, false)
+			r.found.Added++
+		} else if c := w.Set(it.key, it.value, false); !c.Existed {
+			r.found.Added++
 		}
 		r.k.detector.AddObject(it.value.Object)
 	}
@@ -279,7 +276,8 @@ func (r *relist) finish(rv string) (changed bool, err error) {
 	if err := k.writeAtLocked(w, rv, nil, r.stage.drop, k.forgetBookmark); err != nil {
 		return false, err
 	}
-	k.informer.Relisted(!r.byVersion)
+	r.found.Full, r.found.Objects, r.found.Took = !r.byVersion, k.indexer.Len(), time.Since(r.began)
+	k.informer.Relisted(r.found)
 	return changed, nil
 }
 

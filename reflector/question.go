@@ -59,7 +59,7 @@ func (r *Resumer) question(ctx context.Context, rv string) (*reply, *Relisting, 
 	}
 	r.informer.Contact()
 	if how := r.contradiction(a, rv); how != nil {
-		return nil, r.found(*how), nil
+		return nil, r.demand(*how), nil
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -25,7 +25,7 @@ func (r *Resumer) relist(ctx context.Context, rv string, asked *Relisting) (stri
 	select {
 	case how := <-cluster:
 		if how != nil {
-			asked = r.found(*how)
+			asked = r.demand(*how)
 		}
 	case <-ctx.Done():
 		return "", ctx.Err()

@@ -155,7 +155,7 @@ func (r *Resumer) check(ctx context.Context, w *watcher) (*Relisting, error) {
 	select {
 	case how := <-cluster:
 		if how != nil {
-			how = r.found(*how)
+			how = r.demand(*how)
 		}
 		return how, nil
 	case <-ctx.Done():

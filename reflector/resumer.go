@@ -198,13 +198,6 @@ func (r *Resumer) demand(how Relisting) *Relisting {
 	return r.next
 }
 
-// found demands a relist because the server's history is not the store's. It logs that for the operator. Other causes
-// of the Resumer are ordinary. The owner of the Resumer logs its own demands.
-func (r *Resumer) found(how Relisting) *Relisting {
-	r.log.Info("Relisting", "cause", how.Cause, "reason", how.Reason)
-	return r.demand(how)
-}
-
 // ListWithContext brings the store up to date and returns an empty list of its
 // resourceVersion. It does not use the options, which are the Reflector's guess.
 func (r *Resumer) ListWithContext(ctx context.Context, _ metav1.ListOptions) (runtime.Object, error) {
@@ -240,11 +233,7 @@ func (r *Resumer) update(ctx context.Context) (rv string, err error) {
 		rv = r.sink.lastVersion()
 	}
 	r.informer.Relisting(*how)
-	level := 2
-	if how.Expired && !r.isCaughtUp() { // The start has logged that the watch is resumed.
-		level = 0
-	}
-	r.log.V(level).Info("Relisting", "cause", how.Cause, "reason", how.Reason)
+	r.log.V(2).Info("Relisting", "cause", how.Cause, "reason", how.Reason)
 	if err := r.spreadOut(ctx, how); err != nil {
 		return "", err
 	}

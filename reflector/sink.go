@@ -18,8 +18,8 @@ import (
 
 // The checkpoint of an informer in its space.
 const (
-	checkpointBucket = "checkpoint"
-	checkpointKey    = "resume"
+	CheckpointBucket = "checkpoint"
+	CheckpointKey    = "resume"
 )
 
 // SinkOptions configures [NewSink]. A field is required unless its comment says what zero means.
@@ -58,6 +58,7 @@ type Sink struct {
 	storedType reflect.Type // The type that newObject returns.
 	batchBytes int          // About how much a relist applies at once.
 	closed     chan struct{}
+	events     Events
 
 	mu sync.Mutex // Held while an event is applied. A stopped Reflector may still be relisting.
 	// record is what the next batch stores; it may be ahead of the file. Load reads it. Then its fields change here:
@@ -96,7 +97,7 @@ var (
 // NewSink returns a Sink that knows nothing of the checkpoint yet, see [Sink.Load].
 func NewSink(o SinkOptions) *Sink {
 	return &Sink{
-		db: o.DB, space: o.Space, bucket: persist.Bucket{Space: o.Space, Name: checkpointBucket},
+		db: o.DB, space: o.Space, bucket: persist.Bucket{Space: o.Space, Name: CheckpointBucket},
 		indexer: o.Indexer, queue: o.Log, informer: o.Informer, detector: o.Detector, logger: o.Logger,
 		example: o.Example, newObject: o.NewObject, storedType: reflect.TypeOf(o.NewObject()), closed: make(chan struct{}),
 		batchBytes: int(cmp.Or(o.MaxPendingBytes, 8*relistBytes) / 8),
@@ -104,7 +105,7 @@ func NewSink(o SinkOptions) *Sink {
 }
 
 // Buckets returns the names of the buckets that a Sink has in its space.
-func Buckets() []string { return []string{checkpointBucket, stagedBucket} }
+func Buckets() []string { return []string{CheckpointBucket, StagedBucket} }
 
 // Load reads the checkpoint and decides how to start. Objects are transformed from now on. After an error it can be
 // called again.
@@ -131,7 +132,7 @@ func (k *Sink) Load(want checkpoint.Want, transform cache.TransformFunc) (checkp
 	}
 	decision := checkpoint.Decide(evidence, want)
 	if decision.StartOverPending {
-		if err := k.queue.StartOver(func(_ string, waiting int) bool { return waiting > 0 }); err != nil {
+		if err := k.queue.StartOver(queue.CauseTransformVersion, func(_ string, waiting int) bool { return waiting > 0 }); err != nil {
 			k.logger.Error(err, "Could not have handlers start over")
 		}
 	}
@@ -162,12 +163,17 @@ func (k *Sink) leaveVersionLocked(seen string) {
 
 // stored returns the checkpoint that is stored, nil if there is none.
 func (k *Sink) stored() (found *checkpoint.Record, err error) {
-	_, err = k.db.View(k.bucket, checkpointKey, func(it *persist.Item) error {
+	return StoredCheckpoint(k.db, k.space, k.indexer.LastStoreSyncResourceVersion())
+}
+
+// StoredCheckpoint returns the checkpoint in a space, whose store is at a resourceVersion. It is nil if there is none.
+func StoredCheckpoint(db *persist.DB, space, resourceVersion string) (found *checkpoint.Record, err error) {
+	_, err = db.View(persist.Bucket{Space: space, Name: CheckpointBucket}, CheckpointKey, func(it *persist.Item) error {
 		payload, err := it.Payload()
 		if err != nil {
 			return err
 		}
-		r, err := checkpoint.Parse(payload, k.indexer.LastStoreSyncResourceVersion())
+		r, err := checkpoint.Parse(payload, resourceVersion)
 		if err == nil {
 			found = &r
 		}
@@ -274,7 +280,7 @@ func (k *Sink) putCheckpoint() func(*persist.Batch) {
 	}
 	k.written = r
 	encoded := r.Encode()
-	return func(b *persist.Batch) { b.Put(k.bucket, checkpointKey, encoded) }
+	return func(b *persist.Batch) { b.Put(k.bucket, CheckpointKey, encoded) }
 }
 
 // Stop makes the Sink refuse everything that still comes: nothing is written any more.

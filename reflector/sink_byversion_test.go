@@ -74,8 +74,8 @@ type countingInformer struct {
 	full int
 }
 
-func (i *countingInformer) Relisted(full bool) {
-	if full {
+func (i *countingInformer) Relisted(r Relisted) {
+	if r.Full {
 		i.full++
 	}
 }

@@ -29,7 +29,7 @@ type damagedInformer struct {
 }
 
 func (i *damagedInformer) RelistEnded(bool, error) bool { return i.whole }
-func (i *damagedInformer) Relisted(bool)                { i.relisted++ }
+func (i *damagedInformer) Relisted(Relisted)            { i.relisted++ }
 
 func newConfigMap(name, rv string) *corev1.ConfigMap {
 	return &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: name, UID: types.UID("uid-" + name), ResourceVersion: rv}}

@@ -85,7 +85,7 @@ type silentInformer struct{ Informer }
 
 func (silentInformer) RelistBegun(bool)             {}
 func (silentInformer) RelistEnded(bool, error) bool { return true }
-func (silentInformer) Relisted(bool)                {}
+func (silentInformer) Relisted(Relisted)            {}
 func (silentInformer) Refused(error)                {}
 
 // newSink returns a Sink of ConfigMaps in a new file.

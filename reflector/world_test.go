@@ -142,7 +142,9 @@ func (o observer) RelistEnded(complete bool, _ error) bool {
 	return true
 }
 
-func (o observer) Relisted(bool) { o.w.store.calls.note("finish %s", o.w.store.record.ResourceVersion) }
+func (o observer) Relisted(Relisted) {
+	o.w.store.calls.note("finish %s", o.w.store.record.ResourceVersion)
+}
 func (o observer) Refused(error) {}
 
 func (o observer) Resuming(rv string) { o.w.observed.note("resuming at %s", rv) }

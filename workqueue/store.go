@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
-	"maps"
 	"slices"
 	"strings"
 	"sync"
@@ -17,12 +16,12 @@ import (
 
 // The buckets of a Store in its space.
 const (
-	namesBucket = "workqueues" // Nothing, by name.
-	keysBucket  = "work"       // Nothing, by name and key.
+	NamesBucket = "workqueues" // Nothing, by name.
+	KeysBucket  = "work"       // Nothing, by name and key.
 )
 
 // Buckets returns the names of the buckets that a Store has in its space.
-func Buckets() []string { return []string{namesBucket, keysBucket} }
+func Buckets() []string { return []string{NamesBucket, KeysBucket} }
 
 // maxNameBytes is the length of the longest name of a workqueue.
 const maxNameBytes = 1024
@@ -43,6 +42,7 @@ type Store struct {
 
 	mu     sync.Mutex
 	owners map[string]owner // The last workqueue of each name.
+	left   map[string]int   // The names that had no workqueue in this process yet, and how many keys they have.
 	closed bool
 }
 
@@ -54,10 +54,26 @@ type owner interface {
 
 // NewStore returns the Store of a space. Only one Store at a time writes to its [Buckets], and nothing else does.
 func NewStore(db *persist.DB, space string, logger klog.Logger) *Store {
-	return &Store{
-		db: db, names: persist.Bucket{Space: space, Name: namesBucket}, keys: persist.Bucket{Space: space, Name: keysBucket},
-		logger: logger, owners: map[string]owner{},
+	s := &Store{
+		db: db, names: persist.Bucket{Space: space, Name: NamesBucket}, keys: persist.Bucket{Space: space, Name: KeysBucket},
+		logger: logger, owners: map[string]owner{}, left: map[string]int{},
 	}
+	if err := db.Read(space, s.load); err != nil {
+		logger.Error(err, "Could not read which workqueues the file has")
+	}
+	return s
+}
+
+// load finds the names in the file.
+func (s *Store) load(snapshot *persist.Snapshot) error {
+	err := snapshot.Scan(NamesBucket, "", func(it *persist.Item) (bool, error) {
+		s.left[it.Key] = 0
+		return true, nil
+	})
+	for name := range s.left {
+		err = cmp.Or(err, s.scan(snapshot, name, func(string, *persist.Item) { s.left[name]++ }))
+	}
+	return err
 }
 
 // Close makes New fail from now on.
@@ -87,6 +103,7 @@ func (s *Store) open(name string, q owner, read func(*persist.Snapshot) error) e
 		return err
 	}
 	s.owners[name] = q
+	delete(s.left, name)
 	_, err := s.db.Update(func(b *persist.Batch) { b.Put(s.names, name, nil) })
 	return err
 }
@@ -102,7 +119,7 @@ func (s *Store) checkUnusedLocked(name string) error {
 // scan calls fn with each key of a name.
 func (s *Store) scan(snapshot *persist.Snapshot, name string, fn func(key string, it *persist.Item)) error {
 	prefix := keyfield.Of(name)
-	return snapshot.Scan(keysBucket, prefix, func(it *persist.Item) (bool, error) {
+	return snapshot.Scan(KeysBucket, prefix, func(it *persist.Item) (bool, error) {
 		key, ours := strings.CutPrefix(it.Key, prefix)
 		if ours {
 			fn(key, it)
@@ -124,29 +141,15 @@ type Status struct {
 func (s *Store) Status() []Status {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	all := map[string]Status{}
-	err := s.db.Read(s.names.Space, func(snapshot *persist.Snapshot) error {
-		var absent []string
-		err := snapshot.Scan(namesBucket, "", func(it *persist.Item) (bool, error) {
-			if s.owners[it.Key] == nil {
-				absent = append(absent, it.Key)
-			}
-			return true, nil
-		})
-		for _, name := range absent {
-			st := Status{Name: name, Absent: true}
-			err = cmp.Or(err, s.scan(snapshot, name, func(string, *persist.Item) { st.Keys++ }))
-			all[name] = st
-		}
-		return err
-	})
-	if err != nil && !errors.Is(err, persist.ErrClosed) {
-		s.logger.Error(err, "Could not read which workqueues the file has")
+	all := make([]Status, 0, len(s.left)+len(s.owners))
+	for name, keys := range s.left {
+		all = append(all, Status{Name: name, Absent: true, Keys: keys})
 	}
 	for name, q := range s.owners {
-		all[name] = Status{Name: name, Absent: !q.inUse(), Keys: q.len()}
+		all = append(all, Status{Name: name, Absent: !q.inUse(), Keys: q.len()})
 	}
-	return slices.SortedFunc(maps.Values(all), func(a, b Status) int { return cmp.Compare(a.Name, b.Name) })
+	slices.SortFunc(all, func(a, b Status) int { return cmp.Compare(a.Name, b.Name) })
+	return all
 }
 
 // Forget removes all keys of a retired name. The error wraps [ErrInUse] if the name has a workqueue now.
@@ -164,6 +167,7 @@ func (s *Store) Forget(name string) error {
 		return err
 	}
 	delete(s.owners, name)
+	delete(s.left, name)
 	_, err = s.db.Update(func(b *persist.Batch) {
 		for _, key := range stored {
 			b.Delete(s.keys, key)

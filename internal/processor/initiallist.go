@@ -1,6 +1,7 @@
 package processor
 
 import (
+	"maps"
 	"math"
 
 	"k8s.io/client-go/tools/cache"
@@ -17,6 +18,7 @@ func (l *listener) startOver() bool {
 		return false
 	}
 	l.initialList.Store(true)
+	l.noteRestart(l.consumer.Why())
 	begun, err := l.consumer.BeginList()
 	if err != nil {
 		return l.failed(err)
@@ -50,6 +52,19 @@ func (l *listener) startOver() bool {
 	l.initialList.Store(l.consumer.StartsOver())
 	l.askKnown()
 	return true
+}
+
+// noteRestart counts that the handler starts over, and reports it. It is ordinary that a plain handler is new.
+func (l *listener) noteRestart(cause string) {
+	restarts := map[string]int64{}
+	if before := l.restarts.Load(); before != nil {
+		restarts = maps.Clone(*before)
+	}
+	restarts[cause]++
+	l.restarts.Store(&restarts)
+	if l.durable || cause != queue.CauseNew {
+		l.p.opts.OnStartOver(l.name, cause, l.consumer.Behind())
+	}
 }
 
 // deliverDeletions delivers the deletions behind after, up to upTo, for which concerns returns true.

@@ -49,6 +49,7 @@ type listener struct {
 	initialList atomic.Bool
 	inFlight    atomic.Pointer[callback]
 	skipped     atomic.Int64
+	restarts    atomic.Pointer[map[string]int64] // How often it has started over, by cause.
 
 	// unknown has the result of Known, until OnDelete is called for the objects that the store lacks.
 	unknown atomic.Pointer[[]cache.ObjectName]
@@ -241,7 +242,7 @@ func (l *listener) call(d *queue.Delta, f func()) bool {
 	}
 	if n := l.p.opts.MaxPanics; n >= 0 && l.consumer.Panics(d.Key) >= max(n, 1) {
 		l.skipped.Add(1)
-		l.logger().Error(nil, "A durable handler has panicked on this object in too many processes, skipping it", "handler", l.name, "key", d.Key, "type", d.Type, "panics", n)
+		l.p.opts.OnSkip(l.name, d.Key)
 		return true
 	}
 	if l.sleepAfterCrash && !waitFor(l, time.After(crashPause)) {

@@ -46,7 +46,11 @@ type Options struct {
 	// MaxPanics is in how many processes a durable handler may panic on one object before the notification is skipped.
 	// Negative: it is never skipped.
 	MaxPanics int
-	Logger    klog.Logger
+	// OnStartOver is called when a durable handler starts over, or a plain one that is not new. OnSkip is called when a
+	// notification for an object is skipped.
+	OnStartOver func(handler, cause string, pending queue.Backlog)
+	OnSkip      func(handler, key string)
+	Logger      klog.Logger
 }
 
 // Processor has the listeners of one informer. All methods are safe for concurrent use.
@@ -292,12 +296,23 @@ type HandlerStatus struct {
 	// Undelivered is the number of pending deltas, and UndeliveredBytes about their size.
 	Undelivered      int
 	UndeliveredBytes int64
+	// OldestUndelivered is about when the oldest of them was applied, see [queue.Backlog].
+	OldestUndelivered time.Time `json:",omitzero"`
+	// Restarts counts how often the handler has started over, by cause.
+	Restarts map[string]int64 `json:",omitempty"`
 	// Skipped is how many notifications this process has skipped, because the handler has panicked on them.
 	Skipped int64
 }
 
+func (h *HandlerStatus) pending(b queue.Backlog) {
+	h.Undelivered, h.UndeliveredBytes, h.OldestUndelivered = b.Deltas, b.Bytes, b.Oldest
+}
+
 func (l *listener) status() HandlerStatus {
 	h := HandlerStatus{Name: l.name, Durable: l.durable, InitialList: l.initialList.Load(), Skipped: l.skipped.Load()}
+	if restarts := l.restarts.Load(); restarts != nil {
+		h.Restarts = *restarts
+	}
 	if c := l.inFlight.Load(); c != nil {
 		h.Callback, h.CallbackSince = c.key, c.since
 	}
@@ -315,19 +330,20 @@ func (p *Processor) Status(kind queue.Kind) []HandlerStatus {
 		}
 		h := l.status()
 		if p.started {
-			b := l.consumer.Behind()
-			h.Undelivered, h.UndeliveredBytes = b.Deltas, b.Bytes
+			h.pending(l.consumer.Behind())
 		}
 		all = append(all, h)
 	}
 	log := p.queue
 	p.mu.Unlock()
 	if log != nil {
-		for name, b := range log.Absent(kind) {
+		for name, b := range log.Named(kind) {
 			if slices.ContainsFunc(all, func(h HandlerStatus) bool { return h.Durable && h.Name == name }) {
-				continue // Its listener has ended, with the informer.
+				continue
 			}
-			all = append(all, HandlerStatus{Name: name, Durable: true, Absent: true, Undelivered: b.Deltas, UndeliveredBytes: b.Bytes})
+			h := HandlerStatus{Name: name, Durable: true, Absent: true}
+			h.pending(b)
+			all = append(all, h)
 		}
 	}
 	slices.SortFunc(all, func(a, b HandlerStatus) int {

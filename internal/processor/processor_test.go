@@ -9,6 +9,8 @@ import (
 
 	"k8s.io/client-go/tools/cache"
 
+	"github.com/google/go-cmp/cmp"
+
 	"github.com/warmwatch/warmwatch/persist"
 	"github.com/warmwatch/warmwatch/queue"
 )
@@ -158,7 +160,7 @@ func TestForgetFreesANameOfBothKinds(t *testing.T) {
 				if when == "before the start" {
 					w.start()
 				}
-				if n := len(w.log.Absent(queue.Handlers)) + len(w.log.Absent(queue.Reconcilers)); n != 1 {
+				if n := len(w.log.Named(queue.Handlers)) + len(w.log.Named(queue.Reconcilers)); n != 1 {
 					t.Errorf("%d names are left", n)
 				}
 				for _, kind := range kinds {
@@ -218,13 +220,13 @@ func TestStatusHasEachHandlerOnce(t *testing.T) {
 		expect("after the start", "*processor.recorder", "absent", "d")
 		want := HandlerStatus{
 			Name: "d", Durable: true, InitialList: true, Callback: "a", CallbackSince: time.Now().Add(-time.Minute),
-			Undelivered: 1, UndeliveredBytes: updateBytes,
+			Undelivered: 1, UndeliveredBytes: updateBytes, OldestUndelivered: time.Now(), Restarts: map[string]int64{queue.CauseNew: 1},
 		}
 		got := w.status("d")
 		if since := got.CallbackSince; since.Before(want.CallbackSince) || since.After(want.CallbackSince.Add(time.Second)) {
 			t.Errorf("the callback began at %v, expected %v", since, want.CallbackSince)
 		}
-		if got.CallbackSince = want.CallbackSince; got != want {
+		if got.CallbackSince = want.CallbackSince; !cmp.Equal(got, want) {
 			t.Errorf("%+v, expected %+v", got, want)
 		}
 		close(hang)

@@ -54,6 +54,7 @@ func inWorld(t *testing.T, f func(*world)) {
 func newWorld(t *testing.T) *world {
 	w := &world{t: t, path: testsupport.Path(t), synced: closed(), caughtUp: closed()}
 	w.opts.MaxPanics, w.queue.Logger = 5, &testsupport.Quiet
+	w.opts.OnStartOver, w.opts.OnSkip = func(string, string, queue.Backlog) {}, func(string, string) {}
 	t.Cleanup(w.stop)
 	w.open()
 	return w

@@ -79,7 +79,7 @@ func TestDamagedRecordsAreLoggedOnce(t *testing.T) {
 		f.SetDown(nil)
 		bubble.Settle()
 		process.ExpectEqual(t, p.Informer, f)
-		if lines := lines(); len(lines) != 2 || !strings.Contains(lines[1], "is written anew") {
+		if lines := lines(); len(lines) != 2 || !strings.Contains(lines[1], `"code"="Recovered" "cause"="Unreadable"`) {
 			t.Errorf("logged %q, expected what was found, and that it is repaired", lines)
 		}
 	})

@@ -41,7 +41,7 @@ func TestAStatusAsJSONSaysWhatIsWrong(t *testing.T) {
 	}
 	want := map[string]any{
 		"Name": "agent", "Path": "cache.db", "MemoryOnly": true, "Err": "disk full",
-		"Workqueues": nil, "Problems": nil,
+		"Unused": nil, "Workqueues": nil, "Problems": nil,
 		"SetAside": []any{map[string]any{"Path": "cache.db.corrupt-1", "Time": "2026-01-02T03:04:05Z", "Reason": "noise"}},
 		"Informers": map[string]any{
 			"pods": map[string]any{
@@ -220,7 +220,7 @@ func TestAStatusSaysWhoStillGetsTheInitialList(t *testing.T) {
 				if since := got[i].CallbackSince; since.IsZero() == hang || hang && time.Since(since) < time.Minute {
 					t.Errorf("%s is called since %v", got[i].Name, since)
 				}
-				got[i].UndeliveredBytes, got[i].CallbackSince = 0, time.Time{}
+				got[i].UndeliveredBytes, got[i].CallbackSince, got[i].OldestUndelivered, got[i].Restarts = 0, time.Time{}, time.Time{}, nil
 			}
 			if diff := cmp.Diff(want, got); diff != "" {
 				t.Errorf("handlers (-want +got):\n%s", diff)
@@ -301,14 +301,14 @@ func TestAStartIsOneLineInTheLog(t *testing.T) {
 			want  []string
 		}{
 			{"of a new file", func() {}, []string{
-				`"cause"="FirstStart" "reason"="" "from"="server" "objects"=2`,
+				`"code"="Served" "cause"="FirstStart" "added"=2 "deleted"=0 "objects"=2 `,
 			}},
 			{"that resumes", func() { bubble.Advance(time.Hour) }, []string{
-				`"cause"="Resumed" "reason"="" "from"="disk" "objects"=2 "lastContact"=`,
+				`"code"="Served" "cause"="Resumed" "message"="from disk" "objects"=2 "secondsSinceContact"=`,
 			}},
 			{"whose history is gone", func() { f.Put(source.ConfigMap("c")); f.Compact() }, []string{
-				`"from"="disk" "objects"=2 "lastContact"=`,
-				`"msg"="Relisting" `,
+				`"code"="Served" "cause"="Resumed" "message"="from disk" "objects"=2 `,
+				`"code"="Relisted" "cause"="Expired" "message"=`,
 			}},
 		} {
 			life.since()

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"strings"
 	"syscall"
 	"testing"
@@ -70,7 +71,7 @@ func TestAStatusSaysWhyAReconcileFails(t *testing.T) {
 		if !errors.Is(st.Err, noRoute) || st.Err.Error() != "reconcile ns/b: no route" || st.Keys != 1 {
 			t.Errorf("%+v", st)
 		}
-		if b, err := json.Marshal(st); err != nil || string(b) != `{"Name":"r","Absent":false,"Keys":1,"Reconciling":"","Err":"reconcile ns/b: no route"}` {
+		if b, err := json.Marshal(st); err != nil || string(b) != fmt.Sprintf(`{"Name":"r","Absent":false,"Keys":1,"Reconciling":"","Succeeded":2,"Failed":%d,"Requeued":0,"Err":"reconcile ns/b: no route"}`, st.Failed) {
 			t.Errorf("%s, %v", b, err)
 		}
 		f.Put(source.ConfigMap("b"))
@@ -117,7 +118,7 @@ func TestOnAFullDiskAStatusCountsWhatIsNotDone(t *testing.T) {
 		if st := p.Informer.Status().Reconcilers[0]; st.Keys != 2 {
 			t.Errorf("on a full disk: %+v", st)
 		}
-		if lines := logged(); len(lines) != 1 || !strings.Contains(lines[0], "reconcilers wait") || !strings.Contains(lines[0], `"wait"="30s"`) {
+		if lines := logged(); len(lines) != 1 || !strings.Contains(lines[0], "reconcilers wait for 30 s") || !strings.Contains(lines[0], `"code"="NotWritten"`) {
 			t.Errorf("logged: %q", lines)
 		}
 		hook.BeforeWrite.Store(nil)

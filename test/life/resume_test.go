@@ -42,7 +42,7 @@ func TestAColdStartListsOnceAndWatches(t *testing.T) {
 		want := warmwatch.InformerStatus{
 			Phase: warmwatch.PhaseLive, StartedFrom: "server", Cause: warmwatch.CauseFirstStart, ResourceVersion: "2",
 			LastContact: time.Now(), Objects: 2, Relists: 1,
-			Handlers: []warmwatch.HandlerStatus{{Name: fmt.Sprintf("%T", r), Undelivered: process.Undelivered(st), UndeliveredBytes: st.Handlers[0].UndeliveredBytes}},
+			Handlers: []warmwatch.HandlerStatus{{Name: fmt.Sprintf("%T", r), Undelivered: process.Undelivered(st), UndeliveredBytes: st.Handlers[0].UndeliveredBytes, Restarts: map[string]int64{"New": 1}}},
 		}
 		if diff := cmp.Diff(want, st); diff != "" {
 			t.Errorf("status (-want +got):\n%s", diff)

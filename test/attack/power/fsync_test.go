@@ -44,7 +44,6 @@ func openQuietly(path string) (*persist.DB, error) {
 // commitTwice makes values durable, says so, and changes some of them when it is told to. The
 // first attempt of that may fail.
 func commitTwice(path string) error {
-	klog.SetLogger(quiet)
 	db, err := openQuietly(path)
 	if err != nil {
 		return err
@@ -60,12 +59,7 @@ func commitTwice(path string) error {
 	if err := errors.Join(put(1, "old"), db.Flush(), put(50, "old again"), db.Flush()); err != nil {
 		return err
 	}
-	mark, err := os.OpenFile(filepath.Join(filepath.Dir(path), recordfs.MarkFile), os.O_WRONLY, 0)
-	if err != nil {
-		return err
-	}
-	_, err = mark.WriteString("durable")
-	if err := errors.Join(err, mark.Close()); err != nil {
+	if err := mark(path, "durable"); err != nil {
 		return err
 	}
 	fmt.Println("ready")
@@ -79,6 +73,16 @@ func commitTwice(path string) error {
 		fmt.Println("failed:", err)
 	}
 	return errors.Join(db.Flush(), db.Close())
+}
+
+// mark says something in the log.
+func mark(path, what string) error {
+	f, err := os.OpenFile(filepath.Join(filepath.Dir(path), recordfs.MarkFile), os.O_WRONLY, 0)
+	if err != nil {
+		return err
+	}
+	_, err = f.WriteString(what)
+	return errors.Join(err, f.Close())
 }
 
 // TestAPowerCutAfterAnFsyncHasFailedTakesBackNothingDurable: the fsync behind the meta page of

@@ -14,6 +14,8 @@ import (
 	"testing/synctest"
 	"time"
 
+	"k8s.io/klog/v2"
+
 	"github.com/warmwatch/warmwatch/test/attack/check"
 	"github.com/warmwatch/warmwatch/test/attack/recordfs"
 )
@@ -26,8 +28,13 @@ var (
 )
 
 func TestMain(m *testing.M) {
-	if path := os.Getenv(commitEnv); path != "" {
-		if err := commitTwice(path); err != nil {
+	for env, run := range map[string]func(string) error{commitEnv: commitTwice, compactEnv: compact} {
+		path := os.Getenv(env)
+		if path == "" {
+			continue
+		}
+		klog.SetLogger(quiet)
+		if err := run(path); err != nil {
 			fmt.Fprintln(os.Stderr, err)
 			os.Exit(1)
 		}

@@ -1,6 +1,7 @@
 package persist
 
 import (
+	"math"
 	"os"
 
 	"golang.org/x/sys/unix"
@@ -11,4 +12,13 @@ import (
 // disk far longer. An error does no harm.
 func readAhead(f *os.File, at, bytes int64) {
 	_ = unix.Fadvise(int(f.Fd()), at, bytes, unix.FADV_WILLNEED)
+}
+
+// freeBytes returns how much of the file system of a file is free for this process.
+func freeBytes(f *os.File) int64 {
+	var stat unix.Statfs_t
+	if unix.Fstatfs(int(f.Fd()), &stat) != nil {
+		return math.MaxInt64
+	}
+	return int64(stat.Bavail) * int64(stat.Bsize)
 }
