@@ -213,12 +213,14 @@ type timeline struct {
 	mu     sync.Mutex
 	events []Event // Oldest first. Their numbers have no gap.
 	last   uint64  // The number of the last event.
+	before uint64  // The number of the last event of earlier processes.
 }
 
 func numberKey(number uint64) string { return string(binary.BigEndian.AppendUint64(nil, number)) }
 
 // load reads the events of earlier processes.
 func (t *timeline) load() error {
+	defer func() { t.before = t.last }()
 	return t.db.Read(timelineBucket.Space, func(s *persist.Snapshot) error {
 		return s.Scan(timelineBucket.Name, "", func(it *persist.Item) (bool, error) {
 			e, _ := persist.ReadJSON[Event](it) // A damaged one is empty.
@@ -244,12 +246,14 @@ func (t *timeline) record(logger klog.Logger, e Event, err error) {
 func (t *timeline) add(e Event) (isNew bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	i := slices.IndexFunc(t.events, func(o Event) bool {
+	ours := max(0, len(t.events)-int(t.last-t.before))
+	i := slices.IndexFunc(t.events[ours:], func(o Event) bool {
 		return o.Code == e.Code && o.Informer == e.Informer && o.Handler == e.Handler && o.Cause == e.Cause && e.Time.Sub(o.Time) < repeatedWithin
 	})
 	if isNew = i < 0; isNew {
 		i, t.events, t.last = len(t.events), append(t.events, e), t.last+1
 	} else {
+		i += ours
 		e.Time, e.Times = t.events[i].Time, max(t.events[i].Times, 1)+1
 		t.events[i] = e
 	}

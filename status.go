@@ -216,8 +216,9 @@ type progress struct {
 	startedFrom string
 	cause       Cause
 	reason      string
-	liveUntil   time.Time // When the last watch has ended.
-	began       time.Time // When Run was called.
+	liveUntil   time.Time       // When the last watch has ended.
+	began       time.Time       // When Run was called.
+	running     context.Context // Of Run. Nil before.
 	caughtUpIn  time.Duration
 	relists     map[Cause]int
 	receivedTo  int64 // The bytes that were received before the last relist.
@@ -265,10 +266,17 @@ func (p *progress) init(report func(Event, error)) {
 }
 
 // begin is called when the informer begins to run.
-func (p *progress) begin() {
+func (p *progress) begin(ctx context.Context) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.began = time.Now()
+	p.began, p.running = time.Now(), ctx
+}
+
+// isEnding reports whether Run is about to return: then a watch has ended for this reason.
+func (p *progress) isEnding() bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.running != nil && p.running.Err() != nil
 }
 
 // started notes how the informer starts, now that the file has been read, for which the server
@@ -318,7 +326,7 @@ func (p *progress) setPhase(phase Phase) {
 
 // Disconnected implements [reflector.Informer].
 func (p *progress) Disconnected(err error) {
-	if err != nil {
+	if err != nil && !p.isEnding() {
 		p.set(CodeServerFails, err)
 	}
 	p.setPhase(PhaseDisconnected)

@@ -61,6 +61,14 @@ func TestTheTimelineHasWhatHappenedInThisProcessAndBefore(t *testing.T) {
 			t.Errorf("first process (-want +got):\n%s", diff)
 		}
 		p.Stop()
+		p = process.Launch(t, path, f, nil)
+		p.Run()
+		bubble.Settle()
+		first = append(first, "Closed", "Opened", "Served Resumed objects=3", "Resumed", "CaughtUp")
+		if diff := cmp.Diff(first, events(p.Cache)); diff != "" { // What the process before has done a moment ago is another event.
+			t.Errorf("with the next process (-want +got):\n%s", diff)
+		}
+		p.Stop()
 
 		time.Sleep(time.Hour)
 		f.SetDown(errors.New("no route to host"))

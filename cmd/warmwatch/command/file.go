@@ -84,7 +84,7 @@ func (r *reader) read(ctx context.Context, path string, fn func(*file) error) (e
 	}
 	db, err := persist.OpenReadOnly(from)
 	if errors.Is(err, persist.ErrLocked) {
-		err = fmt.Errorf("%w; end that process, or have a verb that only reads read a copy, with --copy", err)
+		err = fmt.Errorf("%w; end that process, or, to read only, add --copy", err)
 	}
 	if err != nil {
 		return err

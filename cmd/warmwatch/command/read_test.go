@@ -309,7 +309,7 @@ func TestTheTimeline(t *testing.T) {
 		t.Fatal(err)
 	}
 	out := expect(t, exitFine, "", "status", path)
-	last := "2026-03-01T10:30:00Z   Relisted   " + podsInformer + " Expired too old added=1 updated=2 (3 times)   " + runbook + "relisted\n"
+	last := "2026-03-01T10:30:00Z   Relisted   " + podsInformer + " Expired too old added=1 updated=2 (3 times) " + runbook + "relisted\n"
 	if rows := strings.Count(out, runbook); rows != shownEvents || !strings.HasSuffix(out, last) {
 		t.Errorf("%d events, want %d and the last as\n%s:\n%s", rows, shownEvents, last, out)
 	}

@@ -133,7 +133,7 @@ func (st status) output() *output {
 const shownEvents = 10
 
 func eventsTable(events []event) table {
-	t := table{header: []string{"TIME", "CODE", "WHAT", "RUNBOOK"}}
+	t := table{header: []string{"TIME", "CODE", "WHAT, RUNBOOK"}}
 	for _, e := range events[max(0, len(events)-shownEvents):] {
 		what := []string{e.Informer, e.Handler, e.Cause, e.Message}
 		for _, name := range slices.Sorted(maps.Keys(e.Numbers)) {
@@ -142,8 +142,8 @@ func eventsTable(events []event) table {
 		if e.Times > 1 {
 			what = append(what, fmt.Sprintf("(%d times)", e.Times))
 		}
-		what = slices.DeleteFunc(what, func(s string) bool { return s == "" })
-		t.add(timeOf(e.Time), string(e.Code), strings.Join(what, " "), e.Runbook)
+		what = slices.DeleteFunc(append(what, e.Runbook), func(s string) bool { return s == "" })
+		t.add(timeOf(e.Time), string(e.Code), strings.Join(what, " ")) // One column: some are long.
 	}
 	return t
 }
