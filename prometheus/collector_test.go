@@ -80,10 +80,19 @@ func registry(t *testing.T, caches ...warmwatch.Metrics) *prometheus.Registry {
 // exposition returns what Prometheus gets. A registry that cannot gather fails the test.
 func exposition(t *testing.T, caches ...warmwatch.Metrics) string {
 	t.Helper()
+	return scraped(t, newCollector(build, func() []warmwatch.Metrics { return caches }))
+}
+
+func scraped(t *testing.T, c prometheus.Collector) string {
+	t.Helper()
+	r := prometheus.NewPedanticRegistry()
+	if err := r.Register(c); err != nil {
+		t.Error(err)
+	}
 	w := httptest.NewRecorder()
-	promhttp.HandlerFor(registry(t, caches...), promhttp.HandlerOpts{}).ServeHTTP(w, httptest.NewRequest("GET", "/metrics", nil))
+	promhttp.HandlerFor(r, promhttp.HandlerOpts{}).ServeHTTP(w, httptest.NewRequest("GET", "/metrics", nil))
 	if w.Code != 200 {
-		t.Fatal(w.Code, w.Body)
+		t.Error(w.Code, w.Body)
 	}
 	return w.Body.String()
 }
@@ -341,6 +350,26 @@ func TestVersionIn(t *testing.T) {
 	} {
 		if got := versionIn(test.info); got != test.want {
 			t.Errorf("%s: %q, want %q", name, got, test.want)
+		}
+	}
+}
+
+// BenchmarkScrape is of 10 informers with two handlers each. What Cache.Metrics takes is not in it.
+func BenchmarkScrape(b *testing.B) {
+	m := everything("agent")
+	in := m.Informers[0]
+	in.Handlers = append(in.Handlers, in.Handlers[0])
+	in.Handlers[1].Name = "other"
+	m.Informers = nil
+	for n := range 10 {
+		in.Name = strings.Repeat("n", n)
+		m.Informers = append(m.Informers, in)
+	}
+	r := prometheus.NewRegistry()
+	r.MustRegister(newCollector(build, func() []warmwatch.Metrics { return []warmwatch.Metrics{m} }))
+	for b.Loop() {
+		if _, err := r.Gather(); err != nil {
+			b.Fatal(err)
 		}
 	}
 }
