@@ -353,23 +353,3 @@ func TestVersionIn(t *testing.T) {
 		}
 	}
 }
-
-// BenchmarkScrape is of 10 informers with two handlers each. What Cache.Metrics takes is not in it.
-func BenchmarkScrape(b *testing.B) {
-	m := everything("agent")
-	in := m.Informers[0]
-	in.Handlers = append(in.Handlers, in.Handlers[0])
-	in.Handlers[1].Name = "other"
-	m.Informers = nil
-	for n := range 10 {
-		in.Name = strings.Repeat("n", n)
-		m.Informers = append(m.Informers, in)
-	}
-	r := prometheus.NewRegistry()
-	r.MustRegister(newCollector(build, func() []warmwatch.Metrics { return []warmwatch.Metrics{m} }))
-	for b.Loop() {
-		if _, err := r.Gather(); err != nil {
-			b.Fatal(err)
-		}
-	}
-}
