@@ -9,6 +9,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/client-go/tools/cache"
 
 	"github.com/warmwatch/warmwatch/checkpoint"
@@ -324,9 +325,10 @@ func (p *progress) setPhase(phase Phase) {
 	}
 }
 
-// Disconnected implements [reflector.Informer].
+// Disconnected implements [reflector.Informer]. That a watch has expired, or ends for a relist, is no failure: a list
+// follows.
 func (p *progress) Disconnected(err error) {
-	if err != nil && !p.isEnding() {
+	if err != nil && !p.isEnding() && !apierrors.IsResourceExpired(err) {
 		p.set(CodeServerFails, err)
 	}
 	p.setPhase(PhaseDisconnected)
