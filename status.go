@@ -489,39 +489,3 @@ func (p *progress) problemsLocked() (all []Problem, first error) {
 	}
 	return all, first
 }
-
-// A signal is set once, and stays set.
-type signal struct {
-	once sync.Once
-	done chan struct{} // Closed when it is set.
-}
-
-func newSignal() *signal { return &signal{done: make(chan struct{})} }
-
-// set reports whether this call has set it.
-func (s *signal) set() (first bool) {
-	s.once.Do(func() {
-		close(s.done)
-		first = true
-	})
-	return first
-}
-
-func isClosed(c <-chan struct{}) bool {
-	select {
-	case <-c:
-		return true
-	default:
-		return false
-	}
-}
-
-// pause waits for d, and reports false if ctx was done first.
-func pause(ctx context.Context, d time.Duration) bool {
-	select {
-	case <-time.After(d):
-		return true
-	case <-ctx.Done():
-		return false
-	}
-}
