@@ -76,12 +76,12 @@ type collector struct {
 	read  func() []warmwatch.Metrics // Each has another name.
 	descs []*prometheus.Desc         // In the order of the table.
 
-	mu    sync.Mutex                  // Held during a scrape. It guards:
-	pairs map[string][]*dto.LabelPair // The labels of the last scrape. To make them takes most of its time.
+	mu    sync.Mutex                    // Held during a scrape. It guards:
+	pairs []map[string][]*dto.LabelPair // The labels of the last scrape, by metric. To make them takes most of its time.
 }
 
 func newCollector(build scrape, read func() []warmwatch.Metrics) *collector {
-	c := &collector{build: build, read: read}
+	c := &collector{build: build, read: read, pairs: make([]map[string][]*dto.LabelPair, len(metrics))}
 	for _, m := range metrics {
 		c.descs = append(c.descs, prometheus.NewDesc(prefix+m.name, m.help, m.labels, nil))
 	}
@@ -99,21 +99,22 @@ func (c *collector) Describe(ch chan<- *prometheus.Desc) {
 func (c *collector) Collect(ch chan<- prometheus.Metric) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	now, pairs := c.build, make(map[string][]*dto.LabelPair, len(c.pairs))
-	defer func() { c.pairs = pairs }()
+	now := c.build
 	now.caches = c.read()
 	for i, m := range metrics {
 		if m.kind.histogram {
 			collectCommits(c.descs[i], now.caches, ch)
 			continue
 		}
-		for key, s := range m.series(&now) {
-			key = m.name + "\xff" + key
-			if pairs[key] = c.pairs[key]; pairs[key] == nil {
+		all := m.series(&now)
+		pairs := make(map[string][]*dto.LabelPair, len(all))
+		for key, s := range all {
+			if pairs[key] = c.pairs[i][key]; pairs[key] == nil {
 				pairs[key] = prometheus.MakeLabelPairs(c.descs[i], s.labels)
 			}
 			ch <- constant{c.descs[i], m.kind.of, pairs[key], s.value}
 		}
+		c.pairs[i] = pairs
 	}
 }
 

@@ -179,13 +179,15 @@ func putTime(t time.Time, put put) {
 	}
 }
 
-// putAll puts counts by the last label. Those of always are put in any case: putting zero adds nothing.
+// putAll puts counts by the last label. Those of always are put in any case.
 func putAll[K ~string, N int | int64](counts map[K]N, always []string, put put) {
 	for _, label := range always {
-		put(0, label)
+		put(float64(counts[K(label)]), label)
 	}
 	for label, n := range counts {
-		put(float64(n), string(label))
+		if !slices.Contains(always, string(label)) {
+			put(float64(n), string(label))
+		}
 	}
 }
 
