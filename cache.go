@@ -139,7 +139,7 @@ func (c *Cache) findUnused() error {
 			return err
 		})
 		if !known || err != nil {
-			_, err = c.db.Update(func(batch *persist.Batch) { batch.PutNew(unusedBucket, b.Space, persist.JSON(now)) })
+			err = c.db.Update(func(batch *persist.Batch) { batch.PutNew(unusedBucket, b.Space, persist.JSON(now)) })
 		}
 		if err != nil {
 			return err

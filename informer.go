@@ -161,7 +161,7 @@ func (c *shared) use(space string) error {
 	if !was {
 		return nil
 	}
-	_, err := c.db.Update(func(b *persist.Batch) { b.Delete(unusedBucket, space) })
+	err := c.db.Update(func(b *persist.Batch) { b.Delete(unusedBucket, space) })
 	return err
 }
 

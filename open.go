@@ -99,7 +99,7 @@ func spaceBuckets() []string {
 }
 
 func dropSpace(db *persist.DB, space string) error {
-	_, err := db.Update(func(b *persist.Batch) {
+	err := db.Update(func(b *persist.Batch) {
 		for _, name := range spaceBuckets() {
 			b.Drop(persist.Bucket{Space: space, Name: name})
 		}

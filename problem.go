@@ -257,7 +257,7 @@ func (t *timeline) add(e Event) (isNew bool) {
 		e.Time, e.Times = t.events[i].Time, max(t.events[i].Times, 1)+1
 		t.events[i] = e
 	}
-	_, _ = t.db.Update(func(b *persist.Batch) {
+	_ = t.db.Update(func(b *persist.Batch) {
 		b.Put(timelineBucket, numberKey(t.last-uint64(len(t.events)-1-i)), persist.JSON(e))
 		b.Delete(timelineBucket, numberKey(t.last-timelineLength))
 		if !isNew { // On a bad link the disk is spared.

@@ -84,7 +84,7 @@ func TestARebuiltIndexHasWhatItShouldHaveAndNothingElse(t *testing.T) {
 			}
 			want := entriesOf(t, ix)
 			for _, flushed := range []bool{false, true} {
-				if _, err := db.Update(func(b *persist.Batch) { damage(b, ix) }); err != nil {
+				if err := db.Update(func(b *persist.Batch) { damage(b, ix) }); err != nil {
 					t.Fatal(err)
 				}
 				if flushed {

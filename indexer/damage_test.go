@@ -64,7 +64,7 @@ func TestIndicesThatAreNotThoseThatWereWrittenAreMadeAnew(t *testing.T) {
 			if ix = open(); ix.IndexErr() != nil {
 				t.Fatalf("of sound indices: %v", ix.IndexErr())
 			}
-			if _, err := db.Update(func(b *persist.Batch) { damage(b, ix) }); err != nil {
+			if err := db.Update(func(b *persist.Batch) { damage(b, ix) }); err != nil {
 				t.Fatal(err)
 			}
 			if ix = open(); ix.IndexErr() == nil {
@@ -92,7 +92,7 @@ func TestAReadByAnIndexThatLacksEntriesWaits(t *testing.T) {
 		if err := ix.Add(withValues(newPod("a", "1"), "all")); err != nil {
 			t.Fatal(err)
 		}
-		if _, err := db.Update(func(b *persist.Batch) { b.Drop(ix.indexName) }); err != nil {
+		if err := db.Update(func(b *persist.Batch) { b.Drop(ix.indexName) }); err != nil {
 			t.Fatal(err)
 		}
 		ix = open()
@@ -229,7 +229,7 @@ func TestALostStateIsALostSpace(t *testing.T) {
 	if err := ix.Add(newPod("a", "1")); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := db.Update(func(b *persist.Batch) { b.Delete(ix.storeName, stateKey) }); err != nil {
+	if err := db.Update(func(b *persist.Batch) { b.Delete(ix.storeName, stateKey) }); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := open(); !errors.Is(err, persist.ErrCorrupt) {
@@ -299,7 +299,7 @@ func TestAnObjectWhoseKeyHasChangedIsMissed(t *testing.T) {
 		t.Fatalf("of a sound store: %q", reports)
 	}
 	value := encoded(t, "ns/pod-07x", newPod("pod-07", "1")).Record()
-	if _, err := db.Update(func(b *persist.Batch) {
+	if err := db.Update(func(b *persist.Batch) {
 		b.Delete(ix.objectsName, "ns/pod-07")
 		b.Put(ix.objectsName, "ns/pod-07x", value)
 	}); err != nil {

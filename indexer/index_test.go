@@ -270,7 +270,7 @@ func TestAnUnreadableObjectIsNeverServed(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if _, err := db.Update(func(b *persist.Batch) {
+	if err := db.Update(func(b *persist.Batch) {
 		b.Put(ix.objectsName, "ns/bad", []byte("no record"))
 		b.Put(ix.objectsName, "ns/other", encoded(t, "ns/other", &corev1.ConfigMap{}).Record()) // Of another type.
 	}); err != nil {
@@ -400,7 +400,7 @@ func FuzzIndexEntries(f *testing.F) {
 	defer db.Close()
 	bucket := persist.Bucket{Space: testSpace, Name: IndexBucket}
 	parse := func(entry string, content []byte, namePrefix string) (value, prefix, objectKey string, err error) {
-		_, err = db.Update(func(b *persist.Batch) { b.Put(bucket, entry, content) })
+		err = db.Update(func(b *persist.Batch) { b.Put(bucket, entry, content) })
 		_, viewErr := db.View(bucket, entry, func(it *persist.Item) (err error) {
 			value, prefix, objectKey, err = parseEntry(it, namePrefix)
 			return err

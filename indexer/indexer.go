@@ -354,6 +354,6 @@ func (ix *Indexer) update(fn func(*persist.Batch)) error {
 	if ix.released {
 		return errReleased
 	}
-	_, err := ix.db.UpdateWithRoom(fn)
+	err := ix.db.UpdateWithRoom(fn)
 	return err
 }

@@ -23,7 +23,7 @@ func TestCloseWritesAllThatWasApplied(t *testing.T) {
 		wg.Go(func() {
 			for i := 0; ; i++ {
 				key := w + repeat("+", i%100)
-				_, err := db.Update(func(b *Batch) {
+				err := db.Update(func(b *Batch) {
 					b.Put(testBucket, key, []byte(repeat(w, i)))
 					mu.Lock()
 					want[key] = repeat(w, i)
@@ -59,7 +59,7 @@ func TestCallsAfterCloseReturnErrClosed(t *testing.T) {
 				t.Fatal(err)
 			}
 			for call, err := range map[string]error{
-				"Update":          second(db.Update(func(*Batch) { t.Error("the function was called") })),
+				"Update":          db.Update(func(*Batch) { t.Error("the function was called") }),
 				"View":            second(db.View(testBucket, "key", func(*Item) error { t.Error("the function was called"); return nil })),
 				"View of nothing": second(db.View(testBucket, "none", func(*Item) error { return nil })),
 				"Snapshot":        second(db.Snapshot(testBucket.Space)),

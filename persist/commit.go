@@ -41,7 +41,9 @@ func (db *DB) run() {
 			if e.code == CodeFileDamaged {
 				db.markStart(maxStarts) // The next Open sets the file aside.
 			}
-			db.opts.OnEvent(e.code, e.err)
+			if db.opts.OnEvent != nil {
+				db.opts.OnEvent(e.code, e.err)
+			}
 		}
 		if len(events) > 0 {
 			continue

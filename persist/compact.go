@@ -30,7 +30,7 @@ func Compact(ctx context.Context, path string, o Options) (before, after int64, 
 	if err != nil {
 		return 0, 0, err
 	}
-	return info.Size(), db.Metrics().Bytes, cmp.Or(db.Err(), db.Close())
+	return info.Size(), db.Metrics().Bytes, db.Close()
 }
 
 // compact has a smaller file take the place of a sound one, and returns the file to go on with. Open does so if more than

@@ -68,7 +68,7 @@ func init() {
 		}()
 		for w := newCrashWorkload(seed); ; {
 			db.WaitForRoom()
-			if _, err := db.Update(w.batch()); err != nil {
+			if err := db.Update(w.batch()); err != nil {
 				return err
 			}
 			if w.n%37 == 0 {

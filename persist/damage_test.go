@@ -140,7 +140,7 @@ func (im *image) useDamaged(path string) error {
 		return errors.Join(err, db.Close())
 	}
 	for range 2 { // Writes go everywhere.
-		if _, err := db.Update(func(b *Batch) {
+		if err := db.Update(func(b *Batch) {
 			for i := range 50 {
 				b.Put(Bucket{"space", "a"}, strconv.Itoa(i), []byte("after"))
 				b.Put(Bucket{"space", "b"}, strconv.Itoa(i), []byte("after"))

@@ -32,7 +32,7 @@ type Options struct {
 	// OnEvent is called with [CodeFileDamaged] when the file, or one more bucket of it, is found damaged in use: what
 	// could not be read is gone. It is called with [CodeNotWritten] when commits begin to fail, and with an empty code and
 	// a nil error when the file is written to again. The committer calls it, without a lock: no commit is made before it
-	// returns. Default: a line in the log.
+	// returns. It may be nil.
 	OnEvent func(code Code, err error)
 	// Logger receives what an operator should know. Default klog's.
 	Logger *klog.Logger
@@ -64,11 +64,6 @@ func (o Options) withDefaults() (Options, error) {
 	if o.Logger == nil {
 		l := klog.Background()
 		o.Logger = &l
-	}
-	if o.OnEvent == nil {
-		o.OnEvent = func(code Code, err error) {
-			o.Logger.Info("The state of the cache file has changed", "code", code, "err", err)
-		}
 	}
 	return o, nil
 }
@@ -180,12 +175,6 @@ func (db *DB) Problem() (code Code, since time.Time, err error) {
 	return p.code, p.since, p.err
 }
 
-// Err is the error of [DB.Problem].
-func (db *DB) Err() error {
-	_, _, err := db.Problem()
-	return err
-}
-
 // MemoryOnly reports whether there is no file behind the DB, or the file cannot be read any more. It takes no lock.
 func (db *DB) MemoryOnly() bool { return db.bolt == nil || db.unreadable.Load() }
 
@@ -198,17 +187,16 @@ func (db *DB) writes() bool {
 func (db *DB) failingLocked() bool { return db.problem.Load().code == CodeNotWritten }
 
 // Update applies what fn puts into the batch: visible at once, durable with
-// the next commit, both as a whole (A1). It returns the number of the batch,
-// to be compared with [DB.Durable]. Unlike [DB.UpdateWithRoom] it does not wait for the disk.
+// the next commit, both as a whole (A1). Unlike [DB.UpdateWithRoom] it does not wait for the disk.
 // fn runs under the DB's lock, see [Batch]. The error is [ErrClosed] or nil.
-func (db *DB) Update(fn func(*Batch)) (uint64, error) { return db.update(math.MaxInt64, fn) }
+func (db *DB) Update(fn func(*Batch)) error { return db.update(math.MaxInt64, fn) }
 
-func (db *DB) update(bound int64, fn func(*Batch)) (uint64, error) {
+func (db *DB) update(bound int64, fn func(*Batch)) error {
 	db.mu.Lock()
 	defer db.mu.Unlock()
 	db.waitForRoomLocked(bound)
 	if db.phase != inUse {
-		return 0, ErrClosed
+		return ErrClosed
 	}
 	b := Batch{db: db, delay: db.opts.CommitInterval}
 	fn(&b)
@@ -216,7 +204,7 @@ func (db *DB) update(bound int64, fn func(*Batch)) (uint64, error) {
 	db.pendingBytes.Store(db.waitingLocked())
 	db.unwritten.CompareAndSwap(0, time.Now().UnixNano())
 	db.noteChangeLocked(b.delay)
-	return db.applied, nil
+	return nil
 }
 
 // noteChangeLocked makes a commit begin after a delay, or earlier. While commits fail, the change may count as durable
@@ -236,14 +224,15 @@ func (db *DB) noteChangeLocked(delay time.Duration) {
 	}
 }
 
-// CommitSoon asks for a commit of the batch with this number within DurableDelay, as [Batch.Urgent] does. It does
-// nothing if a commit has begun to write that batch.
-func (db *DB) CommitSoon(batch uint64) {
+// CommitSoon returns the number of the last batch, and asks for its commit within DurableDelay, as [Batch.Urgent] does,
+// unless a commit has begun to write that batch.
+func (db *DB) CommitSoon() (batch uint64) {
 	db.mu.Lock()
 	defer db.mu.Unlock()
-	if batch > db.flushingTo {
+	if db.applied > db.flushingTo {
 		db.noteChangeLocked(db.opts.DurableDelay)
 	}
+	return db.applied
 }
 
 func (db *DB) wakeCommitter() {
@@ -285,13 +274,6 @@ func (db *DB) waitLocked() {
 	db.mu.Unlock()
 	<-committed
 	db.mu.Lock()
-}
-
-// Applied is the number of the last applied batch.
-func (db *DB) Applied() uint64 {
-	db.mu.RLock()
-	defer db.mu.RUnlock()
-	return db.applied
 }
 
 // Flush returns nil when all batches that were applied before the call are in the file. Otherwise it returns the error

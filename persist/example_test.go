@@ -30,7 +30,7 @@ func ExampleOpen() {
 		}
 	}
 	process(func(db *persist.DB) error {
-		_, err := db.Update(func(b *persist.Batch) {
+		err := db.Update(func(b *persist.Batch) {
 			b.Put(bucket, "apple", []byte("red"))
 			b.Put(bucket, "lime", []byte("green"))
 		})

@@ -153,7 +153,7 @@ func TestCloseOfADBThatCannotWriteSaysSo(t *testing.T) {
 			t.Errorf("Close returned %v", err)
 		}
 	}
-	if _, err := db.Update(func(*Batch) {}); !errors.Is(err, ErrClosed) {
+	if err := db.Update(func(*Batch) {}); !errors.Is(err, ErrClosed) {
 		t.Errorf("Update returned %v", err)
 	}
 	db.closeErr = nil // Expected, so it is not reported when the test ends.

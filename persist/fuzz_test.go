@@ -52,7 +52,7 @@ func FuzzOpen(f *testing.F) {
 		}
 		readBuckets(t, db)
 		for range 2 {
-			if _, err := db.Update(func(b *Batch) {
+			if err := db.Update(func(b *Batch) {
 				b.Put(testBucket, "key", []byte("after"))
 				b.Drop(Bucket{"other", "bucket"})
 				b.Put(Bucket{"other", "bucket"}, "key", []byte("after"))

@@ -35,7 +35,7 @@ func TestWhatCannotBeWrittenCountsAsDurableAfterTheGrace(t *testing.T) {
 		after(time.Second)
 		expect(true)
 		after(5 * time.Minute)
-		if _, err := db.Update(func(b *Batch) { b.Urgent() }); err != nil {
+		if err := db.Update(func(b *Batch) { b.Urgent() }); err != nil {
 			t.Fatal(err)
 		}
 		after(10*time.Millisecond + time.Millisecond)

@@ -120,11 +120,10 @@ func checkValues(tx *bolt.Tx) error {
 // update applies one batch.
 func apply(t testing.TB, db *DB, fn func(*Batch)) uint64 {
 	t.Helper()
-	n, err := db.Update(fn)
-	if err != nil {
+	if err := db.Update(fn); err != nil {
 		t.Fatal(err)
 	}
-	return n
+	return db.Applied()
 }
 
 func flush(t testing.TB, db *DB) {
@@ -246,4 +245,17 @@ func expectContents(t *testing.T, db *DB, want map[string]string) {
 	if diff := cmp.Diff(want, contents(t, db)); diff != "" {
 		t.Errorf("-want +got:\n%.1000s", diff)
 	}
+}
+
+// Err is the error of Problem.
+func (db *DB) Err() error {
+	_, _, err := db.Problem()
+	return err
+}
+
+// Applied returns the number of the last batch.
+func (db *DB) Applied() uint64 {
+	db.mu.RLock()
+	defer db.mu.RUnlock()
+	return db.applied
 }

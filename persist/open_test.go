@@ -93,7 +93,7 @@ func init() {
 		if db.MemoryOnly() {
 			return db.Err()
 		}
-		if _, err := db.Update(func(b *Batch) { b.Put(testBucket, "key", []byte("held")) }); err != nil {
+		if err := db.Update(func(b *Batch) { b.Put(testBucket, "key", []byte("held")) }); err != nil {
 			return err
 		}
 		if err := db.Flush(); err != nil {

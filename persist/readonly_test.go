@@ -79,10 +79,10 @@ func TestToReadAFileChangesNothing(t *testing.T) {
 	if m := db.Metrics(); m.Bytes != int64(len(before["cache.db"])) || m.FreeBytes == 0 {
 		t.Errorf("%+v", m)
 	}
-	if _, err := db.Update(func(b *Batch) { b.Put(testBucket, "7", nil) }); !errors.Is(err, ErrClosed) {
+	if err := db.Update(func(b *Batch) { b.Put(testBucket, "7", nil) }); !errors.Is(err, ErrClosed) {
 		t.Errorf("Update: %v", err)
 	}
-	if _, err := db.UpdateWithRoom(func(b *Batch) { b.Put(testBucket, "7", nil) }); !errors.Is(err, ErrClosed) {
+	if err := db.UpdateWithRoom(func(b *Batch) { b.Put(testBucket, "7", nil) }); !errors.Is(err, ErrClosed) {
 		t.Errorf("UpdateWithRoom: %v", err)
 	}
 	if err := db.Flush(); err != nil {

@@ -2,7 +2,7 @@ package persist
 
 // UpdateWithRoom is [DB.Update] for large writes. It first blocks while more than MaxPendingBytes are pending. The
 // caller must not hold a lock that an acknowledgement needs. While the file cannot be written, it does not block.
-func (db *DB) UpdateWithRoom(fn func(*Batch)) (uint64, error) {
+func (db *DB) UpdateWithRoom(fn func(*Batch)) error {
 	return db.update(db.opts.MaxPendingBytes, fn)
 }
 

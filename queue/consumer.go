@@ -125,7 +125,7 @@ func (c *Consumer) update(change func()) error {
 		}
 		change = func() {}
 	}
-	_, err := q.db.Update(func(b *persist.Batch) {
+	err := q.db.Update(func(b *persist.Batch) {
 		q.mu.Lock()
 		defer q.mu.Unlock()
 		change()
@@ -169,8 +169,7 @@ func (c *Consumer) Behind() Backlog { return c.p.shown.get() }
 // waitDurable waits until all that was applied is durable, and has it written soon.
 func (c *Consumer) waitDurable() error {
 	db := c.q.db
-	batch := db.Applied()
-	db.CommitSoon(batch)
+	batch := db.CommitSoon()
 	for {
 		committed := db.Committed()
 		if db.Durable() >= batch {

@@ -111,7 +111,7 @@ func (q *DeltaFIFO) push(ds ...Delta) error {
 	if q.log.Stores() {
 		q.log.Encode(ds)
 	}
-	_, err := q.log.db.Update(func(b *persist.Batch) { q.log.Append(b, ds) })
+	err := q.log.db.Update(func(b *persist.Batch) { q.log.Append(b, ds) })
 	return err
 }
 

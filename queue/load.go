@@ -106,7 +106,7 @@ func (q *Log) repair() error {
 	if !q.damaged {
 		return nil
 	}
-	_, err := q.db.Update(func(b *persist.Batch) {
+	err := q.db.Update(func(b *persist.Batch) {
 		q.putLastLocked(b, q.head)
 		for _, p := range q.names {
 			q.putLocked(b, p)
@@ -126,12 +126,12 @@ func (q *Log) corrupt(err error, what string, name string) {
 func (q *Log) removeUnneeded(garbage []string) error {
 	s := &q.stored
 	if len(q.names) == 0 && (s.first <= s.last || len(garbage) > 0) {
-		_, err := q.db.Update(func(b *persist.Batch) { b.Drop(q.deltas) })
+		err := q.db.Update(func(b *persist.Batch) { b.Drop(q.deltas) })
 		s.first, s.last, s.deletions = q.head+1, q.head, nil
 		return err
 	}
 	for keys := range slices.Chunk(garbage, maxTrim) {
-		_, err := q.db.Update(func(b *persist.Batch) {
+		err := q.db.Update(func(b *persist.Batch) {
 			for _, key := range keys {
 				b.Delete(q.deltas, key)
 			}
@@ -141,7 +141,7 @@ func (q *Log) removeUnneeded(garbage []string) error {
 		}
 	}
 	for more := true; more; {
-		_, err := q.db.Update(func(b *persist.Batch) {
+		err := q.db.Update(func(b *persist.Batch) {
 			q.mu.Lock()
 			defer q.mu.Unlock()
 			q.trimLocked(b)

@@ -353,7 +353,7 @@ func (q *Log) showLocked(p *position) {
 // StartOver calls which for each name, with its key and how many deltas are pending for it. If which returns true, the
 // handler starts over for the cause. StartOver is called before the names have consumers.
 func (q *Log) StartOver(cause string, which func(key string, waiting int) bool) error {
-	_, err := q.db.Update(func(b *persist.Batch) {
+	err := q.db.Update(func(b *persist.Batch) {
 		q.mu.Lock()
 		defer q.mu.Unlock()
 		for key, p := range q.names {
@@ -368,7 +368,7 @@ func (q *Log) StartOver(cause string, which func(key string, waiting int) bool) 
 // Forget removes a name of both kinds that will not be used again. It holds no deltas any more. The error wraps
 // [ErrInUse] if the name has a consumer now, and is persist.ErrClosed if the DB is closed.
 func (q *Log) Forget(name string) (err error) {
-	_, updateErr := q.db.Update(func(b *persist.Batch) {
+	updateErr := q.db.Update(func(b *persist.Batch) {
 		q.mu.Lock()
 		defer q.mu.Unlock()
 		for _, kind := range []Kind{Handlers, Reconcilers} {

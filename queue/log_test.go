@@ -342,7 +342,7 @@ func TestANameThatIsTooLongIsRefused(t *testing.T) {
 		t.Errorf("a name that is too long: %v", err)
 	}
 	durable(t, q, longest, true)
-	if err := errors.Join(db.Flush(), db.Err()); err != nil {
+	if _, _, err := db.Problem(); errors.Join(db.Flush(), err) != nil {
 		t.Errorf("with the longest name: %v", err)
 	}
 }
@@ -537,7 +537,7 @@ func TestAConsumerReadsABatchOnceItIsVisible(t *testing.T) {
 			}
 		})
 		for seq := uint64(1); seq <= 300; seq++ {
-			if _, err := db.Update(func(b *persist.Batch) {
+			if err := db.Update(func(b *persist.Batch) {
 				q.Append(b, []Delta{numbered(seq)})
 				runtime.Gosched()
 				b.Put(persist.Bucket{Space: testSpace, Name: "values"}, fmt.Sprint(seq), nil)

@@ -81,7 +81,7 @@ func typeOf(seq uint64) cache.DeltaType {
 // publish adds deltas as the informer does: in one batch.
 func publish(t testing.TB, q *Log, ds ...Delta) {
 	t.Helper()
-	if _, err := q.db.Update(func(b *persist.Batch) { q.Append(b, ds) }); err != nil {
+	if err := q.db.Update(func(b *persist.Batch) { q.Append(b, ds) }); err != nil {
 		t.Fatal(err)
 	}
 }

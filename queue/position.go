@@ -149,7 +149,7 @@ func (q *Log) named(kind Kind, name, epoch string, durable bool) (c *Consumer, e
 	if err := CheckName(name); err != nil {
 		return nil, err
 	}
-	_, updateErr := q.db.Update(func(b *persist.Batch) {
+	updateErr := q.db.Update(func(b *persist.Batch) {
 		q.mu.Lock()
 		defer q.mu.Unlock()
 		key := kind.Key(name)
@@ -226,7 +226,7 @@ func (c *Consumer) Returned(key string) error {
 }
 
 func (c *Consumer) changePanics(change func(map[string]int)) error {
-	_, err := c.q.db.Update(func(b *persist.Batch) {
+	err := c.q.db.Update(func(b *persist.Batch) {
 		c.q.mu.Lock()
 		defer c.q.mu.Unlock()
 		panics := maps.Clone(c.p.Panics)

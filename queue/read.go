@@ -57,7 +57,7 @@ func (c *Consumer) lost(number uint64, err error) error {
 	default:
 	}
 	dropped := false
-	_, updateErr := q.db.Update(func(b *persist.Batch) {
+	updateErr := q.db.Update(func(b *persist.Batch) {
 		q.mu.Lock()
 		defer q.mu.Unlock()
 		if dropped = c.p.StartsOver; !dropped { // Otherwise too much was pending since ready looked.

@@ -358,7 +358,7 @@ func TestPanicsAreCountedPerObject(t *testing.T) {
 // damage writes something over a value in the DB.
 func damage(t *testing.T, q *Log, bucket persist.Bucket, key string) {
 	t.Helper()
-	if _, err := q.db.Update(func(b *persist.Batch) { b.Put(bucket, key, []byte("\x07damage")) }); err != nil {
+	if err := q.db.Update(func(b *persist.Batch) { b.Put(bucket, key, []byte("\x07damage")) }); err != nil {
 		t.Fatal(err)
 	}
 	flush(t, q)
@@ -369,24 +369,24 @@ func TestDamageMeansStartingOver(t *testing.T) {
 	for name, harm := range map[string]func(*testing.T, *Log){
 		"a delta is damaged": func(t *testing.T, q *Log) { damage(t, q, q.deltas, deltaKey(4, false)) },
 		"a delta is missing": func(t *testing.T, q *Log) {
-			if _, err := q.db.Update(func(b *persist.Batch) { b.Delete(q.deltas, deltaKey(4, false)) }); err != nil {
+			if err := q.db.Update(func(b *persist.Batch) { b.Delete(q.deltas, deltaKey(4, false)) }); err != nil {
 				t.Fatal(err)
 			}
 		},
 		"the last delta is missing": func(t *testing.T, q *Log) {
-			if _, err := q.db.Update(func(b *persist.Batch) { b.Delete(q.deltas, deltaKey(5, false)) }); err != nil {
+			if err := q.db.Update(func(b *persist.Batch) { b.Delete(q.deltas, deltaKey(5, false)) }); err != nil {
 				t.Fatal(err)
 			}
 		},
 		"the position is damaged": func(t *testing.T, q *Log) { damage(t, q, q.handlers, Handlers.Key("d")) },
 		"the position is missing": func(t *testing.T, q *Log) {
-			if _, err := q.db.Update(func(b *persist.Batch) { b.Delete(q.handlers, Handlers.Key("d")) }); err != nil {
+			if err := q.db.Update(func(b *persist.Batch) { b.Delete(q.handlers, Handlers.Key("d")) }); err != nil {
 				t.Fatal(err)
 			}
 		},
 		"the state is damaged": func(t *testing.T, q *Log) { damage(t, q, q.state, LastKey) },
 		"the state is missing": func(t *testing.T, q *Log) {
-			if _, err := q.db.Update(func(b *persist.Batch) { b.Delete(q.state, LastKey) }); err != nil {
+			if err := q.db.Update(func(b *persist.Batch) { b.Delete(q.state, LastKey) }); err != nil {
 				t.Fatal(err)
 			}
 		},
@@ -455,7 +455,7 @@ func TestADamagedNumberDoesNotMoveTheHead(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, key := range []string{deltaKey(1<<40, false), deltaKey(1<<64-1, true), "no key of a delta"} {
-		if _, err := db.Update(func(b *persist.Batch) { b.Put(q.deltas, key, []byte("far")) }); err != nil {
+		if err := db.Update(func(b *persist.Batch) { b.Put(q.deltas, key, []byte("far")) }); err != nil {
 			t.Fatal(err)
 		}
 	}

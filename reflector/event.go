@@ -273,7 +273,7 @@ type LastBookmark struct {
 func (k *Sink) passLocked(rv string) error {
 	k.vouchLocked(rv)
 	value := persist.JSON(LastBookmark{rv, k.record.VouchedAt})
-	_, err := k.db.Update(func(b *persist.Batch) {
+	err := k.db.Update(func(b *persist.Batch) {
 		b.Put(BookmarksBucket, k.space, value)
 		b.Idle() // If a crash loses the bookmark, the next process resumes a little earlier.
 	})

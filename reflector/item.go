@@ -312,7 +312,7 @@ func (r *relist) abort() {
 		return // The next informer of the space removes what is staged.
 	}
 	defer r.k.mu.Unlock()
-	if _, err := r.k.db.Update(r.stage.drop); err != nil && !errors.Is(err, persist.ErrClosed) {
+	if err := r.k.db.Update(r.stage.drop); err != nil && !errors.Is(err, persist.ErrClosed) {
 		r.k.logger.Error(err, "Could not remove the staged objects of a relist")
 	}
 }

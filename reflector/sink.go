@@ -200,7 +200,7 @@ func (k *Sink) storeLocked() error {
 	if k.written.State == "" {
 		return nil
 	}
-	_, err := k.db.Update(k.putCheckpoint())
+	err := k.db.Update(k.putCheckpoint())
 	return err
 }
 

@@ -127,11 +127,11 @@ func TestARelistWritesNothingAfterTheEnd(t *testing.T) {
 				}
 				r := relistOf(t, k, newConfigMap("a", "2"), newConfigMap("b", "2"), newConfigMap("c", "2"))
 				k.Stop()
-				before := k.db.Applied()
+				before := k.db.CommitSoon()
 				if err := call(r); !errors.Is(err, errStopped) {
 					t.Errorf("filled=%v: the error is %v", filled, err)
 				}
-				if n := k.db.Applied() - before; n > 0 {
+				if n := k.db.CommitSoon() - before; n > 0 {
 					t.Errorf("filled=%v: %d batches were written", filled, n)
 				}
 			}
@@ -150,11 +150,11 @@ func TestNoIndexVersionIsWrittenAfterTheEnd(t *testing.T) {
 		if stopped {
 			k.Stop()
 		}
-		before := k.db.Applied()
+		before := k.db.CommitSoon()
 		if err := k.SetIndexVersion(func() string { return fmt.Sprint(stopped) }); err != nil {
 			t.Fatal(err)
 		}
-		if written := k.db.Applied() > before; written == stopped {
+		if written := k.db.CommitSoon() > before; written == stopped {
 			t.Errorf("written: %v, after the end: %v", written, stopped)
 		}
 	}
@@ -180,7 +180,7 @@ func TestAFirstListIsWrittenAsItComes(t *testing.T) {
 		t.Fatal(err)
 	}
 	list(k, func(i int) {
-		batches := k.db.Applied() - k.db.Durable() // One of them may have the checkpoint only.
+		batches := k.db.CommitSoon() - k.db.Durable() // One of them may have the checkpoint only.
 		if waits := batches * batch * objectBytes; waits > mostPending/8+2*batch*objectBytes {
 			t.Fatalf("after %d objects about %d bytes wait", i, waits)
 		}

@@ -106,7 +106,7 @@ func TestAnObjectWithoutAUIDReplacesNothing(t *testing.T) {
 // damage makes an object unreadable.
 func damage(t *testing.T, k *Sink, key string) {
 	t.Helper()
-	_, err := k.db.Update(func(b *persist.Batch) {
+	err := k.db.Update(func(b *persist.Batch) {
 		b.Put(persist.Bucket{Space: "s", Name: indexer.Buckets()[0]}, key, []byte("no record"))
 	})
 	if err := errors.Join(err, k.db.Flush()); err != nil {

@@ -36,7 +36,7 @@ func TestSameIsTheVeryContentOfTheStore(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		before := k.db.Applied()
+		before := k.db.CommitSoon()
 		r := relistOf(t, k)
 		other := newConfigMap("b", "2")
 		other.Data = map[string]string{"a": "default"}
@@ -50,7 +50,7 @@ func TestSameIsTheVeryContentOfTheStore(t *testing.T) {
 				t.Errorf("flushed=%v, %s at version %s: %v", flushed, c.cm.Name, c.cm.ResourceVersion, got)
 			}
 		}
-		if n := k.db.Applied() - before; n > 0 {
+		if n := k.db.CommitSoon() - before; n > 0 {
 			t.Errorf("flushed=%v: %d batches were written", flushed, n)
 		}
 		if _, err := r.finish("10"); err != nil {

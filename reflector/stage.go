@@ -40,7 +40,7 @@ func (st *stage) put(key string, value *record.Object) error {
 	if st.bytes += value.SizeBytes(); len(st.memory) < relistItems && st.bytes < st.maxBytes {
 		return nil
 	}
-	_, err := st.db.Update(func(b *persist.Batch) {
+	err := st.db.Update(func(b *persist.Batch) {
 		if len(st.spilled) == 0 {
 			st.drop(b)
 		}

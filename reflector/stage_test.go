@@ -23,7 +23,7 @@ func TestWhatIsMissingFromAStageIsNoticed(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		if _, err := db.Update(func(b *persist.Batch) { // As damage does.
+		if err := db.Update(func(b *persist.Batch) { // As damage does.
 			for _, key := range lost {
 				b.Delete(st.bucket, key)
 			}

@@ -33,7 +33,7 @@ func newQueue(t *testing.T, s *Store, o Options[string]) *Queue[string] {
 // flush makes a commit.
 func flush(t *testing.T, db *persist.DB) {
 	t.Helper()
-	_, err := db.Update(func(*persist.Batch) {})
+	err := db.Update(func(*persist.Batch) {})
 	if err == nil {
 		err = db.Flush()
 	}

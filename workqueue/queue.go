@@ -124,7 +124,7 @@ func (q *Queue[T]) begin() error {
 		return err
 	}
 	if q.damaged = len(damaged) > 0; q.damaged {
-		_, err = q.store.db.Update(func(b *persist.Batch) {
+		err = q.store.db.Update(func(b *persist.Batch) {
 			for _, key := range damaged {
 				b.Delete(q.store.keys, key)
 			}
@@ -181,7 +181,7 @@ func (q *Queue[T]) dropLocked(item T) {
 // change changes a key. After the end of the Cache nothing is kept.
 func (q *Queue[T]) change(fn func(b *persist.Batch, key string), key string) {
 	key = keyfield.Of(q.name) + key
-	_, _ = q.store.db.Update(func(b *persist.Batch) { fn(b, key) })
+	_ = q.store.db.Update(func(b *persist.Batch) { fn(b, key) })
 }
 
 // Close shuts the queue down and frees its name for another queue. That queue gets the items that are left. Get of this

@@ -481,7 +481,7 @@ func TestEveryCommitWithAnAcknowledgementHasTheItem(t *testing.T) {
 	q := newQueue(t, s, Options[string]{LeaveAtShutDown: true})
 	notes := persist.Bucket{Space: "pods", Name: "notes"}
 	note := func(key, value string) {
-		if _, err := db.Update(func(b *persist.Batch) { b.Put(notes, key, []byte(value)) }); err != nil {
+		if err := db.Update(func(b *persist.Batch) { b.Put(notes, key, []byte(value)) }); err != nil {
 			t.Error(err)
 		}
 		runtime.Gosched() // To the committer.

@@ -104,7 +104,7 @@ func (s *Store) open(name string, q owner, read func(*persist.Snapshot) error) e
 	}
 	s.owners[name] = q
 	delete(s.left, name)
-	_, err := s.db.Update(func(b *persist.Batch) { b.Put(s.names, name, nil) })
+	err := s.db.Update(func(b *persist.Batch) { b.Put(s.names, name, nil) })
 	return err
 }
 
@@ -168,7 +168,7 @@ func (s *Store) Forget(name string) error {
 	}
 	delete(s.owners, name)
 	delete(s.left, name)
-	_, err = s.db.Update(func(b *persist.Batch) {
+	err = s.db.Update(func(b *persist.Batch) {
 		for _, key := range stored {
 			b.Delete(s.keys, key)
 		}

@@ -43,7 +43,7 @@ func (s Store) Keep(name, key, uid string, object []byte) error {
 	if err != nil && !errors.Is(err, persist.ErrCorrupt) { // Else the reconciler gets the earlier state, too.
 		return err
 	}
-	_, err = s.db.Update(func(b *persist.Batch) {
+	err = s.db.Update(func(b *persist.Batch) {
 		s.delete(b, earlier)
 		b.Put(s.bucket, stored, object)
 	})
@@ -77,7 +77,7 @@ func (s Store) Remove(stored []string) error {
 	if len(stored) == 0 {
 		return nil
 	}
-	_, err := s.db.Update(func(b *persist.Batch) { s.delete(b, stored) })
+	err := s.db.Update(func(b *persist.Batch) { s.delete(b, stored) })
 	return err
 }
 

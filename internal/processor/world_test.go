@@ -221,7 +221,7 @@ func (w *world) silently(keys ...string) {
 // commitTakes has the next commit take so long.
 func (w *world) commitTakes(d time.Duration) {
 	testsupport.BeforeCommit(w.t, func() { time.Sleep(d) })
-	if _, err := w.db.Update(func(b *persist.Batch) { b.Urgent() }); err != nil {
+	if err := w.db.Update(func(b *persist.Batch) { b.Urgent() }); err != nil {
 		w.t.Fatal(err)
 	}
 }

@@ -86,7 +86,7 @@ func (m *model) inspect(path string, delivered int) (left remains) {
 			t.Fatal(err)
 		}
 	}()
-	if err := db.Err(); err != nil {
+	if _, _, err := db.Problem(); err != nil {
 		t.Errorf("the crashed file is bad: %v", err)
 	}
 	l, r := &life{m: m}, m.checkpointIn(db)

@@ -160,7 +160,7 @@ func build(t *testing.T) (path string) {
 		second.end()
 	})
 	err := write(t.Context(), path, func(f *file) error {
-		_, err := f.Update(func(b *persist.Batch) { b.Drop(persist.Bucket{Space: timelineSpace, Name: timelineBucket}) })
+		err := f.Update(func(b *persist.Batch) { b.Drop(persist.Bucket{Space: timelineSpace, Name: timelineBucket}) })
 		return err
 	})
 	if err != nil {

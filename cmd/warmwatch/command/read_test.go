@@ -192,7 +192,7 @@ func change(t *testing.T, path, informer string, fn func(b *persist.Batch, of fu
 	err := write(t.Context(), path, func(f *file) error {
 		i, err := f.find(informer)
 		if err == nil {
-			_, err = f.Update(func(b *persist.Batch) { fn(b, i.bucket) })
+			err = f.Update(func(b *persist.Batch) { fn(b, i.bucket) })
 		}
 		return err
 	})
@@ -290,7 +290,7 @@ func TestTheTimeline(t *testing.T) {
 	path := testsupport.Path(t)
 	db := testdb.Open(t, path, persist.Options{})
 	begin := time.Date(2026, 3, 1, 9, 30, 0, 0, time.UTC)
-	_, err := db.Update(func(b *persist.Batch) {
+	err := db.Update(func(b *persist.Batch) {
 		for n := range 12 {
 			e := warmwatch.Event{Time: begin.Add(time.Duration(n) * time.Second), Code: warmwatch.CodeResumed, Informer: podsInformer}
 			if n == 11 {

@@ -32,7 +32,7 @@ func write(ctx context.Context, path string, fn func(*file) error) error {
 	if err != nil {
 		return err
 	}
-	if err := db.Err(); err != nil {
+	if _, _, err := db.Problem(); err != nil {
 		return errors.Join(err, db.Close()) // Since usable has looked.
 	}
 	f, err := newFile(db, path)
@@ -80,7 +80,7 @@ func newRelist() *cobra.Command {
 func (f *file) relist(cmd *cobra.Command, i *informer) error {
 	if i.record != nil {
 		i.record.Rewrite = true
-		if _, err := f.Update(func(b *persist.Batch) {
+		if err := f.Update(func(b *persist.Batch) {
 			b.Put(i.bucket(reflector.CheckpointBucket), reflector.CheckpointKey, i.record.Encode())
 		}); err != nil {
 			return err
@@ -130,7 +130,7 @@ func newForget() *cobra.Command {
 }
 
 func (f *file) forget(i *informer) error {
-	_, err := f.Update(func(b *persist.Batch) {
+	err := f.Update(func(b *persist.Batch) {
 		for _, name := range i.buckets {
 			b.Drop(i.bucket(name))
 		}

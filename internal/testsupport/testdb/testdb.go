@@ -22,7 +22,7 @@ func Open(t testing.TB, path string, o persist.Options) *persist.DB {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
-		if err := db.Err(); err != nil {
+		if _, _, err := db.Problem(); err != nil {
 			t.Errorf("degraded: %v", err)
 		}
 		if err := db.Close(); err != nil {

@@ -31,7 +31,7 @@ func compact(path string) error {
 		return err
 	}
 	write := func(db *persist.DB, what string, write func(b *persist.Batch, i int)) error {
-		_, err := db.Update(func(b *persist.Batch) {
+		err := db.Update(func(b *persist.Batch) {
 			for i := range compactKeys {
 				write(b, i)
 			}
@@ -121,7 +121,8 @@ func compacted(path string) (has string, err error) {
 		return "", err
 	}
 	n := 0
-	err = errors.Join(db.Err(), db.Read(fsyncBucket.Space, func(s *persist.Snapshot) error {
+	_, _, problem := db.Problem()
+	err = errors.Join(problem, db.Read(fsyncBucket.Space, func(s *persist.Snapshot) error {
 		return s.Scan(fsyncBucket.Name, "", func(it *persist.Item) (bool, error) {
 			value, err := it.Payload()
 			if err != nil || it.Key != fsyncKey(n*10) || n > 0 && string(value[:3]) != has {

@@ -49,7 +49,7 @@ func commitTwice(path string) error {
 		return err
 	}
 	put := func(step int, value string) error {
-		_, err := db.Update(func(b *persist.Batch) {
+		err := db.Update(func(b *persist.Batch) {
 			for i := 0; i < fsyncKeys; i += step {
 				b.Put(fsyncBucket, fsyncKey(i), []byte(value+strings.Repeat("v", 500)))
 			}
