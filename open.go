@@ -198,7 +198,7 @@ func (s *SharedIndexInformer) lookUntilSeen(ctx context.Context) (*request.Seen,
 			return seen, err
 		}
 		if ctx.Err() == nil {
-			s.progress.Disconnected(fmt.Errorf("warmwatch: list, in order to see what the ListerWatcher asks for: %w", err))
+			s.disconnected(fmt.Errorf("warmwatch: list, in order to see what the ListerWatcher asks for: %w", err))
 			s.watchFailed(ctx, err)
 		}
 		if !pause(ctx, backoff.Step()) {
@@ -256,13 +256,6 @@ func (s *SharedIndexInformer) claimSpace(ctx context.Context, to *place) error {
 			return ctx.Err()
 		}
 	}
-}
-
-// isEnding reports whether the run has begun, and is about to end.
-func (s *SharedIndexInformer) isEnding() bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.ctx != nil && s.ctx.Err() != nil
 }
 
 // checkRequest compares a List or a watch with what the informer was made for. It refuses another request, because its

@@ -6,6 +6,7 @@ import (
 	"math/rand/v2"
 	"time"
 
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/client-go/tools/cache"
 
 	"github.com/warmwatch/warmwatch/checkpoint"
@@ -84,7 +85,7 @@ const quietTimeOfRelist = time.Second
 func (p *progress) isQuiet() bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return p.phase == PhaseLive && time.Since(p.contact.get()) >= quietTimeOfRelist
+	return p.phase == PhaseLive && time.Since(*p.contact.Load()) >= quietTimeOfRelist
 }
 
 // relistRegularly asks for a relist each Options.FullRelistEvery.
@@ -165,7 +166,7 @@ func (s *SharedIndexInformer) awaitRepair(limit time.Duration) bool {
 func (p *progress) repair() (repaired, heard bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	recent := time.Since(p.contact.get()) < recentAnswer || time.Since(p.liveUntil) < recentAnswer
+	recent := time.Since(*p.contact.Load()) < recentAnswer || time.Since(p.liveUntil) < recentAnswer
 	return p.troubles[CodeUnreadable].err == nil, p.phase == PhaseLive || recent && p.phase != PhaseStopped
 }
 
@@ -240,6 +241,25 @@ func (o observer) Relisted(r reflector.Relisted) {
 
 // Refused implements [reflector.Informer].
 func (o observer) Refused(err error) { o.set(CodeRefused, err) }
+
+// Disconnected implements [reflector.Informer].
+func (o observer) Disconnected(err error) { o.informer.disconnected(err) }
+
+// disconnected is called when a List or a watch has failed or ended. That a watch has expired, or ends for a relist or
+// with the run, is no failure.
+func (s *SharedIndexInformer) disconnected(err error) {
+	if err != nil && !s.isEnding() && !apierrors.IsResourceExpired(err) {
+		s.progress.set(CodeServerFails, err)
+	}
+	s.progress.setPhase(PhaseDisconnected)
+}
+
+// isEnding reports whether the run has begun, and is about to end.
+func (s *SharedIndexInformer) isEnding() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.ctx != nil && s.ctx.Err() != nil
+}
 
 // Resync implements [reflector.Informer].
 func (o observer) Resync() { o.informer.processor.Resync() }

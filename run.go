@@ -32,7 +32,7 @@ func (s *SharedIndexInformer) RunWithContext(ctx context.Context) {
 	var wg wait.Group
 	detectorStop := make(chan struct{})
 	wg.StartWithChannel(detectorStop, s.detector.Run)
-	wg.StartWithContext(ctx, s.logHanging)
+	wg.StartWithChannel(s.ended, s.logHanging)
 	defer func() {
 		s.end()
 		cancel()
@@ -86,7 +86,7 @@ func (s *SharedIndexInformer) enter(ctx context.Context, cancel context.CancelFu
 		return false
 	}
 	s.ctx, s.cancel = ctx, cancel
-	s.progress.begin(ctx)
+	s.progress.begin()
 	return true
 }
 
@@ -167,7 +167,7 @@ func (s *SharedIndexInformer) serveStored(ctx context.Context) {
 // serveStale makes HasSynced true once the server has not been heard for a while.
 func (s *SharedIndexInformer) serveStale(ctx context.Context, after time.Duration) {
 	silent := time.Duration(0)
-	for begun := time.Now(); silent < after && !isClosed(s.synced.done); silent = min(time.Since(begun), time.Since(s.progress.contact.get())) {
+	for begun := time.Now(); silent < after && !isClosed(s.synced.done); silent = min(time.Since(begun), time.Since(*s.progress.contact.Load())) {
 		if !pause(ctx, after-silent) {
 			return
 		}
@@ -193,10 +193,8 @@ func (s *SharedIndexInformer) end() {
 		r.Stop()
 	}
 	s.processor.Stop()
-	patience := time.AfterFunc(endPatience, s.logRunning)
 	s.running.Wait()
 	s.processor.Wait()
-	patience.Stop()
 	s.mu.Lock()
 	for _, r := range s.reconcilers { // Some never ran, because begin has failed after openReconcilers.
 		r.close()
@@ -208,15 +206,6 @@ func (s *SharedIndexInformer) end() {
 	}
 	s.shared.release(s.place.Load().space, s)
 	close(s.ended)
-}
-
-// endPatience is how long end waits for handlers and reconciles before it logs that it waits.
-const endPatience = 10 * time.Second
-
-func (s *SharedIndexInformer) logRunning() {
-	for _, u := range s.unreturned() {
-		u.logger(s).Info("Still waiting for a handler or a reconcile to return, in order to stop")
-	}
 }
 
 // detach makes the informer stop using the file, because the Cache is closing. Acknowledgements from now on may not be
@@ -238,21 +227,14 @@ func (s *SharedIndexInformer) detach() {
 	s.processor.Stop()
 }
 
-func (s *SharedIndexInformer) unreturned() []unreturned {
-	var all []unreturned
+// unreturned returns the callbacks and reconciles that run.
+func (s *SharedIndexInformer) unreturned() (all []unreturned) {
 	for _, h := range s.processor.Unfinished() {
-		all = append(all, unreturned{"handler", h.Name, h.Callback, h.CallbackSince})
+		if h.Callback != "" {
+			all = append(all, unreturned{"handler", h.Name, h.Callback, h.CallbackSince})
+		}
 	}
 	return append(all, s.progress.unreturned()...)
-}
-
-// logger returns a logger that names the handler or reconciler.
-func (u unreturned) logger(s *SharedIndexInformer) klog.Logger {
-	logger := s.place.Load().logger.WithValues(u.kind, u.name)
-	if !u.since.IsZero() {
-		logger = logger.WithValues("object", u.object, "running", time.Since(u.since).Round(time.Second))
-	}
-	return logger
 }
 
 // hangingCallback is how long a callback or a reconcile runs before it is logged. hangingAgain is the time until it is
@@ -264,14 +246,19 @@ const (
 )
 
 // logHanging logs callbacks and reconciles that have been running for long, for operators who do not look at the
-// status.
-func (s *SharedIndexInformer) logHanging(ctx context.Context) {
-	defer utilruntime.HandleCrashWithContext(ctx)
-	for last := time.Now(); pause(ctx, hangingLook); {
-		now := time.Now()
+// status. They also keep Run from returning.
+func (s *SharedIndexInformer) logHanging(ended <-chan struct{}) {
+	defer utilruntime.HandleCrash()
+	for last := time.Now(); ; {
+		select {
+		case <-time.After(hangingLook):
+		case <-ended:
+			return
+		}
+		now, logger := time.Now(), s.place.Load().logger
 		for _, u := range s.unreturned() {
-			if !u.since.IsZero() && u.dueLogs(now) > u.dueLogs(last) {
-				u.logger(s).Error(nil, "A handler or a reconcile has not returned for a while")
+			if u.dueLogs(now) > u.dueLogs(last) {
+				logger.Error(nil, "A handler or a reconcile has not returned for a while", u.kind, u.name, "object", u.object, "running", now.Sub(u.since).Round(time.Second))
 			}
 		}
 		last = now

@@ -1,15 +1,12 @@
 package warmwatch
 
 import (
-	"cmp"
-	"context"
 	"encoding/json"
 	"fmt"
 	"sync"
 	"sync/atomic"
 	"time"
 
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/client-go/tools/cache"
 
 	"github.com/warmwatch/warmwatch/checkpoint"
@@ -208,8 +205,8 @@ type askedRelist struct {
 
 // progress is the part of the status that has a lock of its own.
 type progress struct {
-	report   func(Event, error) // Adds an event to the timeline. mu is not held.
-	contact  instant            // When the server has answered last.
+	report   func(Event, error)        // Adds an event to the timeline. mu is not held.
+	contact  atomic.Pointer[time.Time] // When the server has answered last. Never nil.
 	received request.Received
 
 	mu          sync.Mutex
@@ -217,9 +214,8 @@ type progress struct {
 	startedFrom string
 	cause       Cause
 	reason      string
-	liveUntil   time.Time       // When the last watch has ended.
-	began       time.Time       // When Run was called.
-	running     context.Context // Of Run. Nil before.
+	liveUntil   time.Time // When the last watch has ended.
+	began       time.Time // When Run was called.
 	caughtUpIn  time.Duration
 	relists     map[Cause]int
 	receivedTo  int64 // The bytes that were received before the last relist.
@@ -241,49 +237,23 @@ type reconciles struct {
 	succeeded, failed, requeued int64
 }
 
-// An instant is a time that is read and set without a lock.
-type instant struct {
-	base  time.Time    // A time before all others, but for those of earlier processes. It has the reading of the monotonic clock.
-	after atomic.Int64 // Nanoseconds after base. 0: there is no time yet.
-}
-
-func (i *instant) set(t time.Time) {
-	if !t.IsZero() {
-		i.after.Store(cmp.Or(int64(t.Sub(i.base)), 1))
-	}
-}
-
-func (i *instant) get() time.Time {
-	after := i.after.Load()
-	if after == 0 {
-		return time.Time{}
-	}
-	return i.base.Add(time.Duration(after))
-}
-
 func (p *progress) init(report func(Event, error)) {
-	p.report, p.contact.base, p.phase = report, time.Now().Add(-1), PhaseLoading
+	p.report, p.phase = report, PhaseLoading
+	p.contact.Store(new(time.Time))
 	p.troubles, p.relists, p.reconcilers = map[Code]trouble{}, map[Cause]int{}, map[string]*reconciles{}
 }
 
 // begin is called when the informer begins to run.
-func (p *progress) begin(ctx context.Context) {
+func (p *progress) begin() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.began, p.running = time.Now(), ctx
-}
-
-// isEnding reports whether Run is about to return: then a watch has ended for this reason.
-func (p *progress) isEnding() bool {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return p.running != nil && p.running.Err() != nil
+	p.began = time.Now()
 }
 
 // started notes how the informer starts, now that the file has been read, for which the server
 // last vouched at that time.
 func (p *progress) started(decision checkpoint.Decision, vouchedAt time.Time) {
-	p.contact.set(vouchedAt)
+	p.contact.Store(&vouchedAt)
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.phase, p.startedFrom = PhaseDisconnected, "server"
@@ -298,7 +268,7 @@ func (p *progress) fromDisk(objects int) Event {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	e := Event{Cause: string(p.cause), Message: "from disk", Numbers: map[string]float64{"objects": float64(objects)}}
-	if last := p.contact.get(); !last.IsZero() {
+	if last := *p.contact.Load(); !last.IsZero() {
 		e.Numbers["secondsSinceContact"] = max(0, seconds(time.Since(last)))
 	}
 	return e
@@ -323,15 +293,6 @@ func (p *progress) setPhase(phase Phase) {
 	if p.phase != PhaseStopped {
 		p.phase = phase
 	}
-}
-
-// Disconnected implements [reflector.Informer]. That a watch has expired, or ends for a relist, is no failure: a list
-// follows.
-func (p *progress) Disconnected(err error) {
-	if err != nil && !p.isEnding() && !apierrors.IsResourceExpired(err) {
-		p.set(CodeServerFails, err)
-	}
-	p.setPhase(PhaseDisconnected)
 }
 
 // Live implements [reflector.Informer].
@@ -359,7 +320,7 @@ func (p *progress) Relisting(how reflector.Relisting) {
 }
 
 // Contact implements [reflector.Informer].
-func (p *progress) Contact() { p.contact.set(time.Now()) }
+func (p *progress) Contact() { p.contact.Store(new(time.Now())) }
 
 func (p *progress) reconcileBegun(name string, object cache.ObjectName) {
 	p.mu.Lock()
@@ -421,8 +382,7 @@ func (p *progress) reconcilerStatus(queues []workqueue.Status) []ReconcilerStatu
 	return all
 }
 
-// unreturned is a callback or a reconcile that has not returned, or, without an object, a handler
-// that is between two callbacks.
+// unreturned is a callback or a reconcile that runs.
 type unreturned struct {
 	kind, name, object string
 	since              time.Time

@@ -205,7 +205,7 @@ func TestTheLogNamesAHandlerThatHoldsUpTheStop(t *testing.T) {
 
 func testTheLogNamesAHandler(t *testing.T, removed bool) {
 	bubble.Run(t, func(t *testing.T) {
-		logger, logged := testsupport.LoggerOf("Still waiting")
+		logger, logged := testsupport.LoggerOf("has not returned")
 		f := source.New(t, source.ConfigMap("a"))
 		p := process.Launch(t, testsupport.Path(t), f, func(o *warmwatch.Options, _ *warmwatch.InformerOptions) { o.Logger = logger })
 		release := make(chan struct{})
@@ -225,7 +225,7 @@ func testTheLogNamesAHandler(t *testing.T, removed bool) {
 			}
 		}
 		go func() {
-			time.Sleep(time.Minute)
+			time.Sleep(2 * hangs)
 			close(release)
 		}()
 		p.Stop()

@@ -85,12 +85,12 @@ func TestAStatusSaysWhyAReconcileFails(t *testing.T) {
 // TestTheLogNamesAReconcileThatHoldsUpTheStop, and a handler beside it.
 func TestTheLogNamesAReconcileThatHoldsUpTheStop(t *testing.T) {
 	bubble.Run(t, func(t *testing.T) {
-		logger, logged := testsupport.LoggerOf("Still waiting")
+		logger, logged := testsupport.LoggerOf("has not returned")
 		f := source.New(t, source.ConfigMap("a"))
 		p := process.Launch(t, testsupport.Path(t), f, func(o *warmwatch.Options, _ *warmwatch.InformerOptions) { o.Logger = logger })
 		w := addReconciler(t, p, 1)
-		w.set(func(context.Context, string) error { time.Sleep(10 * time.Minute); return nil })
-		process.AddDurable(t, p, "slow").During = func(string) { time.Sleep(10 * time.Minute) }
+		w.set(func(context.Context, string) error { time.Sleep(2 * hangs); return nil })
+		process.AddDurable(t, p, "slow").During = func(string) { time.Sleep(2 * hangs) }
 		p.Run()
 		bubble.Settle()
 		p.Stop()
