@@ -311,11 +311,8 @@ func (c *Cache) Informer(name string) *SharedIndexInformer {
 
 // Status returns the present state.
 func (c *Cache) Status() Status {
-	st := Status{Name: c.opts.Name, Path: c.db.Path(), MemoryOnly: c.db.MemoryOnly(), Informers: map[string]InformerStatus{}, Workqueues: c.work.Status()}
+	st := Status{Name: c.opts.Name, Path: c.db.Path(), MemoryOnly: c.db.MemoryOnly(), Informers: map[string]InformerStatus{}, Workqueues: c.work.Status(), SetAside: c.db.SetAside()}
 	st.Problems, st.Err = problemOf(c.db)
-	for _, a := range c.db.SetAside() {
-		st.SetAside = append(st.SetAside, SetAside(a))
-	}
 	for _, s := range c.all() {
 		st.Informers[s.place.Load().name()] = s.Status()
 	}

@@ -81,7 +81,7 @@ func (s *SharedIndexInformer) metrics(p *parts, problems map[Code]int) InformerM
 		Informer: p.name(), Group: id.Group, Version: id.Version, Resource: id.Resource, Namespace: id.Namespace, Name: s.opts.Name,
 		Objects: p.indexer.Len(), LastContact: *s.progress.contact.Load(),
 		ReceivedBytes: s.progress.received.ByKind(), Events: p.sink.Events().ByType(),
-		Handlers: s.handlerStatus(queue.Handlers), Reconcilers: s.progress.reconcilerStatus(s.workStatus(p)),
+		Handlers: s.processor.Status(queue.Handlers), Reconcilers: s.progress.reconcilerStatus(s.workStatus(p)),
 	}
 	s.progress.addMetrics(&m, problems)
 	return m
