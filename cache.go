@@ -43,11 +43,10 @@ import (
 // concurrent use.
 type Cache struct {
 	shared
-	link     *request.Link // One for all clients: they usually have one server.
-	work     *workqueue.Store
-	made     atomic.Int64  // How many informers NewInformer has made.
-	ready    chan struct{} // Closed when the timeline has begun.
-	dropping *time.Timer   // Calls dropUnused. Nil: nothing is unused.
+	link  *request.Link // One for all clients: they usually have one server.
+	work  *workqueue.Store
+	made  atomic.Int64  // How many informers NewInformer has made.
+	ready chan struct{} // Closed when the timeline has begun.
 
 	others []string // The arguments of NotPersisted. Guarded by mu.
 }
@@ -147,12 +146,12 @@ func (c *Cache) findUnused() error {
 		c.unused[b.Space] = u
 	}
 	if after := c.opts.DropUnusedAfter; after >= 0 && len(c.unused) > 0 {
-		c.dropping = time.AfterFunc(min(after, unusedGrace), c.dropUnused)
+		time.AfterFunc(min(after, unusedGrace), c.dropUnused)
 	}
 	return nil
 }
 
-// dropUnused removes the data that nobody has used for long, and that no durable name needs.
+// dropUnused removes the data that nobody has used for long, and that no durable name needs. After Close it does nothing.
 func (c *Cache) dropUnused() {
 	c.mu.Lock()
 	unused := maps.Clone(c.unused)
@@ -163,10 +162,8 @@ func (c *Cache) dropUnused() {
 		}
 		c.mu.Lock()
 		_, still := c.unused[space]
-		if still = still && !c.closed; still {
-			delete(c.unused, space)
-			_ = dropSpace(c.db, space) // Fails only after Close.
-		}
+		delete(c.unused, space)
+		still = still && dropSpace(c.db, space) == nil
 		c.mu.Unlock()
 		if still {
 			c.timeline.record(*c.opts.Logger, Event{Code: CodeDropped, Informer: u.Informer}, nil)
@@ -223,9 +220,6 @@ func (c *Cache) Close() error {
 	first := !c.closed
 	c.closed = true // No informer is made after this.
 	c.mu.Unlock()
-	if c.dropping != nil {
-		c.dropping.Stop()
-	}
 	if first {
 		c.timeline.record(*c.opts.Logger, Event{Code: CodeClosed}, nil)
 	}

@@ -379,7 +379,7 @@ func (s *SharedIndexInformer) Status() InformerStatus {
 	}
 	st.Problems, st.Err = s.progress.problemsLocked()
 	s.progress.mu.Unlock()
-	st.Handlers = s.handlerStatus(queue.Handlers)
+	st.Handlers = s.processor.Status(queue.Handlers)
 	p := s.parts.Load()
 	if p == nil {
 		return st
@@ -391,13 +391,6 @@ func (s *SharedIndexInformer) Status() InformerStatus {
 		st.Err, st.Problems = err, append(problems, st.Problems...)
 	}
 	return st
-}
-
-func (s *SharedIndexInformer) handlerStatus(kind queue.Kind) (all []HandlerStatus) {
-	for _, h := range s.processor.Status(kind) {
-		all = append(all, HandlerStatus(h))
-	}
-	return all
 }
 
 // workStatus returns the states of the workqueues of all reconcilers. Keys also counts deltas that are still pending.

@@ -83,18 +83,14 @@ func (s *SharedIndexInformer) metrics(p *parts, problems map[Code]int) InformerM
 		ReceivedBytes: s.progress.received.ByKind(), Events: p.sink.Events().ByType(),
 		Handlers: s.processor.Status(queue.Handlers), Reconcilers: s.progress.reconcilerStatus(s.workStatus(p)),
 	}
-	s.progress.addMetrics(&m, problems)
-	return m
-}
-
-func (p *progress) addMetrics(m *InformerMetrics, problems map[Code]int) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	m.Live, m.StartedFrom, m.CaughtUpAfter, m.Resumes = p.phase == PhaseLive, p.startedFrom, p.caughtUpIn, p.resumes
-	m.Relists = maps.Clone(p.relists)
-	for code := range p.troubles {
+	s.progress.mu.Lock()
+	defer s.progress.mu.Unlock()
+	m.Live, m.StartedFrom, m.CaughtUpAfter, m.Resumes = s.progress.phase == PhaseLive, s.progress.startedFrom, s.progress.caughtUpIn, s.progress.resumes
+	m.Relists = maps.Clone(s.progress.relists)
+	for code := range s.progress.troubles {
 		problems[code]++
 	}
+	return m
 }
 
 // A Difference has the keys whose objects are not the same in the cache as on the server, sorted.

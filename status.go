@@ -11,6 +11,8 @@ import (
 
 	"github.com/warmwatch/warmwatch/checkpoint"
 	"github.com/warmwatch/warmwatch/internal/request"
+	"github.com/warmwatch/warmwatch/persist"
+	"github.com/warmwatch/warmwatch/queue"
 	"github.com/warmwatch/warmwatch/reflector"
 	"github.com/warmwatch/warmwatch/workqueue"
 )
@@ -36,14 +38,7 @@ const (
 
 // A SetAside is a file that was renamed and replaced: it was damaged, foreign or of an unknown format, or three
 // processes died while it was opened.
-type SetAside struct {
-	// Path of the file now.
-	Path string
-	// Time when the file was set aside.
-	Time time.Time
-	// Reason says what was wrong with the file, for people.
-	Reason string
-}
+type SetAside = persist.SetAside
 
 // Status is the state of a [Cache]. Its JSON has the names of the fields, and errors as
 // strings.
@@ -142,35 +137,7 @@ func errorText(err error) *string {
 }
 
 // HandlerStatus says what is pending for a handler.
-type HandlerStatus struct {
-	// Name of a durable handler, or the Go type of a plain one.
-	Name    string
-	Durable bool
-	// Absent says that the name has no handler: none was added yet, or it was removed.
-	Absent bool
-	// InitialList says that the handler has not got OnAdd for all initial objects yet. They are read from the store,
-	// and are not counted as undelivered.
-	InitialList bool
-	// Callback is the key of the object whose callback is running, and CallbackSince when that began; empty and zero if
-	// none runs. A handler that hangs also keeps Run from returning. It is logged after a minute, and again each ten
-	// minutes.
-	Callback      string
-	CallbackSince time.Time `json:",omitzero"`
-	// Undelivered is the number of deltas in the queue that the handler has not acknowledged, and UndeliveredBytes
-	// about their size. While it starts over, they are the pending deletions. See Options.MaxBacklogBytes.
-	Undelivered      int
-	UndeliveredBytes int64
-	// OldestUndelivered is about when the oldest pending delta was applied. After a restart it is when the file was read.
-	// While the delta is not in memory any more, it may be earlier.
-	OldestUndelivered time.Time `json:",omitzero"`
-	// Restarts counts how often the handler has started over in this process, or has begun, by cause: New, Epoch,
-	// Backlog (over MaxBacklogBytes, or MaxPendingBytes in memory), Damaged, TransformVersion, Unfinished (the last
-	// process ended before the handler had all objects).
-	Restarts map[string]int64 `json:",omitempty"`
-	// Skipped is how many notifications this process has skipped, because the handler has panicked on them in
-	// Options.MaxPanics processes.
-	Skipped int64
-}
+type HandlerStatus = queue.HandlerStatus
 
 // ReconcilerStatus says how much work waits for a reconciler, and why. Keys also counts the changes that are not in its
 // queue yet, for example because the disk is full: an object with a key and a change counts twice.

@@ -265,14 +265,14 @@ func (p *Processor) Stop() {
 func (p *Processor) Wait() { p.running.Wait() }
 
 // Unfinished returns the handlers that run, sorted, including removed ones. Their Undelivered is not set.
-func (p *Processor) Unfinished() []HandlerStatus {
+func (p *Processor) Unfinished() []queue.HandlerStatus {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	var all []HandlerStatus
+	var all []queue.HandlerStatus
 	for l := range p.unfinished {
 		all = append(all, l.status())
 	}
-	slices.SortFunc(all, func(a, b HandlerStatus) int { return cmp.Compare(a.Name, b.Name) })
+	slices.SortFunc(all, func(a, b queue.HandlerStatus) int { return cmp.Compare(a.Name, b.Name) })
 	return all
 }
 
@@ -282,34 +282,8 @@ type callback struct {
 	since time.Time
 }
 
-// HandlerStatus says how far behind a handler is.
-type HandlerStatus struct {
-	Name    string // The name of a durable handler, or the Go type of a plain one.
-	Durable bool
-	Absent  bool // The durable name has no handler.
-	// InitialList says that OnAdd was not delivered for all objects yet.
-	InitialList bool
-	// Callback is the key of the object whose callback is running, and CallbackSince when that began. They are empty
-	// and zero if none runs.
-	Callback      string
-	CallbackSince time.Time `json:",omitzero"`
-	// Undelivered is the number of pending deltas, and UndeliveredBytes about their size.
-	Undelivered      int
-	UndeliveredBytes int64
-	// OldestUndelivered is about when the oldest of them was applied, see [queue.Backlog].
-	OldestUndelivered time.Time `json:",omitzero"`
-	// Restarts counts how often the handler has started over, by cause.
-	Restarts map[string]int64 `json:",omitempty"`
-	// Skipped is how many notifications this process has skipped, because the handler has panicked on them.
-	Skipped int64
-}
-
-func (h *HandlerStatus) pending(b queue.Backlog) {
-	h.Undelivered, h.UndeliveredBytes, h.OldestUndelivered = b.Deltas, b.Bytes, b.Oldest
-}
-
-func (l *listener) status() HandlerStatus {
-	h := HandlerStatus{Name: l.name, Durable: l.durable, InitialList: l.initialList.Load(), Skipped: l.skipped.Load()}
+func (l *listener) status() queue.HandlerStatus {
+	h := queue.HandlerStatus{Name: l.name, Durable: l.durable, InitialList: l.initialList.Load(), Skipped: l.skipped.Load()}
 	if restarts := l.restarts.Load(); restarts != nil {
 		h.Restarts = *restarts
 	}
@@ -321,8 +295,8 @@ func (l *listener) status() HandlerStatus {
 
 // Status returns the status of all handlers, and of durable names without a handler, sorted. It leaves out names of
 // another kind.
-func (p *Processor) Status(kind queue.Kind) []HandlerStatus {
-	var all []HandlerStatus
+func (p *Processor) Status(kind queue.Kind) []queue.HandlerStatus {
+	var all []queue.HandlerStatus
 	p.mu.Lock()
 	for l := range p.listeners {
 		if l.durable && l.named.Kind != kind {
@@ -330,7 +304,7 @@ func (p *Processor) Status(kind queue.Kind) []HandlerStatus {
 		}
 		h := l.status()
 		if p.started {
-			h.pending(l.consumer.Behind())
+			l.consumer.Behind().In(&h)
 		}
 		all = append(all, h)
 	}
@@ -338,15 +312,15 @@ func (p *Processor) Status(kind queue.Kind) []HandlerStatus {
 	p.mu.Unlock()
 	if log != nil {
 		for name, b := range log.Named(kind) {
-			if slices.ContainsFunc(all, func(h HandlerStatus) bool { return h.Durable && h.Name == name }) {
+			if slices.ContainsFunc(all, func(h queue.HandlerStatus) bool { return h.Durable && h.Name == name }) {
 				continue
 			}
-			h := HandlerStatus{Name: name, Durable: true, Absent: true}
-			h.pending(b)
+			h := queue.HandlerStatus{Name: name, Durable: true, Absent: true}
+			b.In(&h)
 			all = append(all, h)
 		}
 	}
-	slices.SortFunc(all, func(a, b HandlerStatus) int {
+	slices.SortFunc(all, func(a, b queue.HandlerStatus) int {
 		return cmp.Or(strings.Compare(a.Name, b.Name), cmp.Compare(a.Undelivered, b.Undelivered))
 	})
 	return all

@@ -218,7 +218,7 @@ func TestStatusHasEachHandlerOnce(t *testing.T) {
 		time.Sleep(time.Minute)
 		w.set("a", "u", 2)
 		expect("after the start", "*processor.recorder", "absent", "d")
-		want := HandlerStatus{
+		want := queue.HandlerStatus{
 			Name: "d", Durable: true, InitialList: true, Callback: "a", CallbackSince: time.Now().Add(-time.Minute),
 			Undelivered: 1, UndeliveredBytes: updateBytes, OldestUndelivered: time.Now(), Restarts: map[string]int64{queue.CauseNew: 1},
 		}

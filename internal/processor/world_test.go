@@ -147,10 +147,10 @@ func (w *world) remove(l *listener) {
 	}
 }
 
-func (w *world) status(name string) HandlerStatus {
+func (w *world) status(name string) queue.HandlerStatus {
 	w.t.Helper()
 	all := w.p.Status(queue.Handlers)
-	i := slices.IndexFunc(all, func(h HandlerStatus) bool { return h.Name == name })
+	i := slices.IndexFunc(all, func(h queue.HandlerStatus) bool { return h.Name == name })
 	if i < 0 {
 		w.t.Fatalf("%q has no status in %+v", name, all)
 	}
