@@ -3,8 +3,6 @@ package warmwatch
 import (
 	"context"
 	"errors"
-	"sync/atomic"
-	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	eventsv1 "k8s.io/api/events/v1"
@@ -120,22 +118,11 @@ func unseenIdentity(example runtime.Object, name string) checkpoint.Identity {
 }
 
 // An asker makes requests of our own like the ListerWatcher's: with its credentials, to its server.
-type asker struct {
-	lw   cache.ListerWatcher
-	last atomic.Pointer[lastSeen]
-}
-
-// seenAge is how long a seen request is used again: its credentials may expire.
-const seenAge = 5 * time.Second
-
-type lastSeen struct {
-	*request.Seen
-	at time.Time
-}
+type asker struct{ lw cache.ListerWatcher }
 
 // look returns the request that a watch would make: unlike a List it takes no token of the client's rate limiter. A
 // call that hangs is left behind when ctx is done.
-func (a *asker) look(ctx context.Context) (*request.Seen, error) {
+func (a asker) look(ctx context.Context) (*request.Seen, error) {
 	type result struct {
 		seen *request.Seen
 		err  error
@@ -157,21 +144,10 @@ func (a *asker) look(ctx context.Context) (*request.Seen, error) {
 	}()
 	select {
 	case r := <-looked:
-		if r.err == nil {
-			a.last.Store(&lastSeen{r.seen, time.Now()})
-		}
 		return r.seen, r.err
 	case <-ctx.Done():
 		return nil, ctx.Err()
 	}
-}
-
-// lookAgain is look, unless a request was seen a moment ago.
-func (a *asker) lookAgain(ctx context.Context) (*request.Seen, error) {
-	if last := a.last.Load(); last != nil && time.Since(last.at) < seenAge {
-		return last.Seen, nil
-	}
-	return a.look(ctx)
 }
 
 // The requests of a checkedListerWatcher are checked if they come to the wrapped transport.

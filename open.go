@@ -295,7 +295,7 @@ func (s *SharedIndexInformer) lookOf(p *parts) func(context.Context) (*request.S
 		return nil
 	}
 	return func(ctx context.Context) (*request.Seen, error) {
-		seen, err := s.asker.lookAgain(ctx)
+		seen, err := s.asker.look(ctx)
 		if err != nil {
 			return nil, err
 		}
