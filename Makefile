@@ -1,4 +1,4 @@
-# Needs Go, make and git; everything else is built from source into bin/, once.
+# Needs Go, make and git; everything else is built from source into bin/, once. Only promtool is Debian's.
 
 BIN := $(CURDIR)/bin
 
@@ -58,7 +58,7 @@ RACED := $(if $(RACE),GORACE=atexit_sleep_ms=0 $(RACE))
 # With -short, no test is left out, but random tests make fewer rounds; make test-long makes all.
 TEST_RUNS := './test/e2e $(RACED) .' '. $(RACED) -short ./...' \
 	'./test/controllerruntime -parallel=3 ./upstream' './test/controllerruntime $(RACED) .' './test/attack ./...' \
-	'./cmd/demo ./...' './bench ./...' './controllerruntime $(RACED) ./...' \
+	'./cmd/demo ./...' './cmd/warmwatch ./...' './bench ./...' './controllerruntime $(RACED) ./...' './prometheus ./...' \
 	'./test/e2e ./agent ./controlplane ./display ./link ./meter ./workload' './examples ./...' './hack/tools ./...'
 
 # A 64-bit Linux on x86 also runs the 32-bit tests of the packages whose numbers are in the file, in their short forms: the
@@ -116,8 +116,25 @@ bench-figures: $(BIN)/bench ## Print every figure of bench/results/NAME.json (NA
 bench-compare: $(BIN)/bench $(BIN)/benchstat ## Run the micro-benchmarks of BASE and of here; say what got slower (BASE=HEAD~1 COMPARE_FLAGS=)
 	@$(BIN)/bench compare -C bench --benchstat=$(BIN)/benchstat $(COMPARE_FLAGS) '$(BASE)'
 
+.PHONY: page
+page: ## Make docs/images/page.png of the golden file in debug/testdata (installs Debian's chromium and pngquant where they are missing, as root)
+	@command -v chromium >/dev/null && command -v pngquant >/dev/null || \
+		{ apt-get update && apt-get install -y --no-install-recommends chromium fonts-dejavu-core pngquant; }
+	chromium --headless --no-sandbox --disable-gpu --hide-scrollbars --window-size=1240,1240 \
+		--screenshot=$(CURDIR)/docs/images/page.png file://$(CURDIR)/debug/testdata/overview.html
+	pngquant --force --output=docs/images/page.png 64 docs/images/page.png
+
+# In CI the alerts are tested in any case.
+.PHONY: test-rules
+test-rules: ## Test the alerts of deploy/prometheus with promtool, which is taken from Debian's package if there is none
+	@promtool=$$(command -v promtool || echo $(BIN)/promtool); \
+	if [ ! -x "$$promtool" ] && ! $(MAKE) --no-print-directory $(BIN)/promtool; then \
+		echo "# SKIPPED: the tests of the alerts, because there is no promtool, and no Debian package to take it from"; exit $(if $(CI),1,0); \
+	fi; \
+	"$$promtool" check rules deploy/prometheus/rules.yaml && "$$promtool" test rules deploy/prometheus/rules_test.yaml
+
 .PHONY: test
-test: $(BIN)/kube-apiserver $(BIN)/etcd $(BIN)/gotest ## Test every module, with the race detector and on a real API server, 8 minutes (TEST_FLAGS=)
+test: test-rules $(BIN)/kube-apiserver $(BIN)/etcd $(BIN)/gotest ## Test every module, with the race detector and on a real API server, 8 minutes (TEST_FLAGS=)
 	@$(if $(RACE),,echo "# no C compiler: the tests run without the race detector";) \
 	run_386=$(if $(ENV_386),'$(RUN_386)'); \
 	if [ -z "$$run_386" ] || ! env $(ENV_386) go test -vet=off -run='^$$' ./internal/keyfield >/dev/null 2>&1; then \
@@ -209,4 +226,14 @@ $(BIN)/benchstat: hack/tools/go.mod hack/tools/go.sum
 
 $(BIN)/gotest: hack/tools/go.mod $(wildcard hack/tools/gotest/*.go)
 	@go -C hack/tools build -trimpath -buildvcs=false -o $@ ./gotest
+	@touch $@
+
+# To build promtool takes five minutes of processor time. The package starts a server when it is installed, so only this
+# program is taken out of it.
+$(BIN)/promtool:
+	@echo "taking promtool from Debian's package prometheus" >&2
+	@mkdir -p $(BIN); dir=$$(mktemp -d) && trap 'rm -rf "$$dir"' EXIT && cd "$$dir" || exit 1; \
+	get() { apt-get -qq -o APT::Sandbox::User=root download prometheus; }; \
+	{ get 2>/dev/null || { apt-get -qq update && get; }; } && dpkg-deb --fsys-tarfile prometheus_*.deb >tar && \
+	tar -xf tar -C $(BIN) --strip-components=3 ./usr/bin/promtool
 	@touch $@

@@ -22,7 +22,7 @@ var updateAPI = flag.Bool("api.update", false, "write the golden files of TestTh
 // TestTheAPIIsThatOfTheGoldenFiles: whoever changes what a package exports changes testdata/api as well, with
 // -api.update. They list what `go doc -short` does, with fields and methods.
 func TestTheAPIIsThatOfTheGoldenFiles(t *testing.T) {
-	for _, dir := range []string{".", "checkpoint", "controllerruntime", "indexer", "informers", "persist", "queue", "reflector", "workqueue"} {
+	for _, dir := range []string{".", "checkpoint", "controllerruntime", "debug", "indexer", "informers", "persist", "prometheus", "queue", "reflector", "workqueue"} {
 		golden := filepath.Join("testdata", "api", strings.Replace(dir, ".", "warmwatch", 1)+".txt")
 		got := exported(t, dir)
 		if *updateAPI {

@@ -79,6 +79,7 @@ func Open(ctx context.Context, path string, o Options) (*Cache, error) {
 		CommitInterval:  o.CommitInterval,
 		DurableDelay:    o.DurableDelay,
 		MaxPendingBytes: o.MaxPendingBytes,
+		MaxFileBytes:    o.MaxFileBytes,
 		LockTimeout:     o.LockTimeout,
 		OnEvent:         c.fileEvent,
 		Logger:          o.Logger,
@@ -126,7 +127,7 @@ func (c *Cache) findUnused() error {
 	}
 	now := time.Now()
 	for _, b := range buckets {
-		if b.Name != reflector.Buckets()[0] {
+		if b.Name != reflector.CheckpointBucket {
 			continue
 		}
 		u := Unused{b.Space, now}
@@ -177,7 +178,7 @@ func (c *Cache) dropUnused() {
 // It also returns true if that cannot be read.
 func (c *Cache) isKept(space string) (kept bool) {
 	err := c.db.Read(space, func(s *persist.Snapshot) error {
-		for _, bucket := range slices.Concat(queue.Buckets()[1:2], workqueue.Buckets(), []string{deletions.BucketName}) {
+		for _, bucket := range []string{queue.HandlersBucket, workqueue.NamesBucket, workqueue.KeysBucket, deletions.BucketName} {
 			err := s.Scan(bucket, "", func(*persist.Item) (bool, error) {
 				kept = true
 				return false, nil
@@ -295,6 +296,17 @@ func (c *Cache) running() []*SharedIndexInformer {
 		defer s.mu.Unlock()
 		return s.ctx == nil || s.stopped
 	})
+}
+
+// Informer returns the running informer that Status lists by this name, or nil. An informer of [Cache.NewInformer] gets
+// another name once its first request was seen.
+func (c *Cache) Informer(name string) *SharedIndexInformer {
+	for _, s := range c.running() {
+		if s.place.Load().name() == name {
+			return s
+		}
+	}
+	return nil
 }
 
 // Status returns the present state.

@@ -1,11 +1,21 @@
 package warmwatch
 
 import (
+	"context"
+	"errors"
+	"fmt"
 	"maps"
+	"slices"
 	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/client-go/tools/cache"
+	"k8s.io/client-go/tools/pager"
 
 	"github.com/warmwatch/warmwatch/persist"
 	"github.com/warmwatch/warmwatch/queue"
+	"github.com/warmwatch/warmwatch/reflector"
 )
 
 // Metrics are numbers of a [Cache] for monitoring. Counters count since Open. Times are points in time, not ages; they
@@ -25,6 +35,7 @@ type Metrics struct {
 
 // InformerMetrics are numbers of a [SharedIndexInformer].
 type InformerMetrics struct {
+	Informer                            string // As in Status.
 	Group, Version, Resource, Namespace string
 	Name                                string // InformerOptions.Name.
 	Objects                             int
@@ -67,7 +78,7 @@ func (c *Cache) Metrics() Metrics {
 func (s *SharedIndexInformer) metrics(p *parts, problems map[Code]int) InformerMetrics {
 	id := p.identity
 	m := InformerMetrics{
-		Group: id.Group, Version: id.Version, Resource: id.Resource, Namespace: id.Namespace, Name: s.opts.Name,
+		Informer: p.name(), Group: id.Group, Version: id.Version, Resource: id.Resource, Namespace: id.Namespace, Name: s.opts.Name,
 		Objects: p.indexer.Len(), LastContact: s.progress.contact.get(),
 		ReceivedBytes: s.progress.received.ByKind(), Events: p.sink.Events().ByType(),
 		Handlers: s.handlerStatus(queue.Handlers), Reconcilers: s.progress.reconcilerStatus(s.workStatus(p)),
@@ -85,3 +96,55 @@ func (p *progress) addMetrics(m *InformerMetrics, problems map[Code]int) {
 		problems[code]++
 	}
 }
+
+// A Difference has the keys whose objects are not the same in the cache as on the server, sorted.
+type Difference struct {
+	// Missing: the server has the object, and the cache has not. Surplus: only the cache has it. Different: both have an
+	// object of this name, with another version or content, or the cache could not store the server's.
+	Missing, Surplus, Different []cache.ObjectName
+}
+
+// Compare lists all objects in pages, compares their contents with the cache, and changes nothing:
+// [SharedIndexInformer.Relist] repairs. A change that is under way is no difference: what differs is compared again a
+// second later, and counts if server and cache both have the same versions as before. Each page takes a token of the
+// client's rate limiter. Compare returns an error if a list fails, if ctx is done, or if the informer does not serve its
+// cache.
+func (s *SharedIndexInformer) Compare(ctx context.Context) (d Difference, err error) {
+	if !isClosed(s.served.done) {
+		return d, errors.New("warmwatch: the informer does not serve its cache yet")
+	}
+	list := pager.New(checked(s.asker.lw, s.checkRequest).ListWithContext)
+	look := func() (map[string]reflector.Difference, error) {
+		return s.parts.Load().sink.Compare(func(each func(runtime.Object) error) error {
+			return list.EachListItem(ctx, metav1.ListOptions{}, each)
+		})
+	}
+	found, err := look()
+	if err == nil && len(found) > 0 {
+		pause(ctx, compareAgain)
+		var again map[string]reflector.Difference
+		again, err = look()
+		maps.DeleteFunc(found, func(key string, f reflector.Difference) bool { return again[key] != f })
+	}
+	if err != nil {
+		return d, fmt.Errorf("warmwatch: compare: %w", err)
+	}
+	for _, key := range slices.Sorted(maps.Keys(found)) {
+		name, err := cache.ParseObjectName(key)
+		if err != nil {
+			return d, fmt.Errorf("warmwatch: compare: %w", err)
+		}
+		switch f := found[key]; {
+		case !f.Stored:
+			d.Missing = append(d.Missing, name)
+		case !f.Listed:
+			d.Surplus = append(d.Surplus, name)
+		default:
+			d.Different = append(d.Different, name)
+		}
+	}
+	return d, nil
+}
+
+// compareAgain is how long a difference must last.
+const compareAgain = time.Second

@@ -152,8 +152,8 @@ type Event struct {
 	Message string `json:",omitempty"`
 	// Numbers of the event, such as objects, added, updated, deleted, receivedBytes, seconds.
 	Numbers map[string]float64 `json:",omitempty"`
-	// Times is how often the same has happened, each time within a minute of the time before. The entry is the last
-	// one. Zero means once.
+	// Times is how often the same has happened within a minute from Time on. Message and Numbers are of the last time. Zero
+	// means once.
 	Times int `json:",omitempty"`
 }
 
@@ -180,16 +180,13 @@ var ordinary = map[Code]bool{CodeResumed: true, CodeCaughtUp: true, CodeClosed: 
 // log writes the line of an event.
 func (e *Event) log(logger klog.Logger, err error) {
 	values := []any{"code", e.Code}
-	for _, v := range []struct{ name, value string }{{"handler", e.Handler}, {"cause", e.Cause}, {"message", e.Message}} {
-		if v.value != "" && (v.name != "message" || err == nil) {
-			values = append(values, v.name, v.value)
+	for _, v := range [][2]string{{"handler", e.Handler}, {"cause", e.Cause}, {"message", e.Message}} {
+		if v[1] != "" {
+			values = append(values, v[0], v[1])
 		}
 	}
 	for _, name := range slices.Sorted(maps.Keys(e.Numbers)) {
 		values = append(values, name, e.Numbers[name])
-	}
-	if e.Times > 1 {
-		values = append(values, "times", e.Times)
 	}
 	switch {
 	case ordinary[e.Code]:
@@ -204,7 +201,7 @@ func (e *Event) log(logger klog.Logger, err error) {
 // timelineLength is how many events a timeline has.
 const timelineLength = 200
 
-// repeatedWithin is how soon the same event is a repetition. It is also how often repetitions are logged.
+// repeatedWithin is how long after an event the same is a repetition.
 const repeatedWithin = time.Minute
 
 var timelineBucket = persist.Bucket{Space: "timeline", Name: "events"} // By the number of the event, 8 bytes.
@@ -214,84 +211,66 @@ type timeline struct {
 	db *persist.DB
 
 	mu     sync.Mutex
-	events []numberedEvent // Oldest first.
-	last   uint64
-}
-
-type numberedEvent struct {
-	Event
-	number uint64
-	logged time.Time
+	events []Event // Oldest first. Their numbers have no gap.
+	last   uint64  // The number of the last event.
+	before uint64  // The number of the last event of earlier processes.
 }
 
 func numberKey(number uint64) string { return string(binary.BigEndian.AppendUint64(nil, number)) }
 
-// load reads the events of earlier processes. Events that cannot be read are left out.
+// load reads the events of earlier processes.
 func (t *timeline) load() error {
+	defer func() { t.before = t.last }()
 	return t.db.Read(timelineBucket.Space, func(s *persist.Snapshot) error {
 		return s.Scan(timelineBucket.Name, "", func(it *persist.Item) (bool, error) {
-			e, err := persist.ReadJSON[Event](it)
-			if err == nil && len(it.Key) == 8 {
-				t.last = binary.BigEndian.Uint64([]byte(it.Key))
-				t.events = append(t.events, numberedEvent{Event: e, number: t.last})
-			}
+			e, _ := persist.ReadJSON[Event](it) // A damaged one is empty.
+			t.events, t.last = append(t.events, e), binary.BigEndian.Uint64([]byte(it.Key))
 			return true, nil
 		})
 	})
 }
 
-// record adds an event, and logs it. err is the event's Message. A repetition takes the place of the event before.
-// After the end of the Cache it is only logged.
+// record adds an event, and logs it unless it is a repetition. err is the event's Message in the timeline.
 func (t *timeline) record(logger klog.Logger, e Event, err error) {
 	e.Time = time.Now()
+	added := e
 	if err != nil {
-		e.Message = err.Error()
+		added.Message = err.Error()
 	}
-	if now := t.add(e); now.logged.Equal(e.Time) {
-		now.log(logger, err)
+	if t.add(added) {
+		e.log(logger, err)
 	}
 }
 
-func (t *timeline) add(e Event) numberedEvent {
+// add reports whether the event is no repetition. After the end of the Cache the file does not get it.
+func (t *timeline) add(e Event) (isNew bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	t.last++
-	now, removed := numberedEvent{e, t.last, e.Time}, -1
-	if len(t.events) == timelineLength {
-		removed = 0
-	}
-	same := func(o numberedEvent) bool {
+	ours := max(0, len(t.events)-int(t.last-t.before))
+	i := slices.IndexFunc(t.events[ours:], func(o Event) bool {
 		return o.Code == e.Code && o.Informer == e.Informer && o.Handler == e.Handler && o.Cause == e.Cause && e.Time.Sub(o.Time) < repeatedWithin
-	}
-	if i := slices.IndexFunc(t.events, same); i >= 0 {
-		removed, now.Times = i, max(t.events[i].Times, 1)+1
-		if logged := t.events[i].logged; e.Time.Sub(logged) < repeatedWithin {
-			now.logged = logged
-		}
+	})
+	if isNew = i < 0; isNew {
+		i, t.events, t.last = len(t.events), append(t.events, e), t.last+1
+	} else {
+		i += ours
+		e.Time, e.Times = t.events[i].Time, max(t.events[i].Times, 1)+1
+		t.events[i] = e
 	}
 	_, _ = t.db.Update(func(b *persist.Batch) {
-		b.Put(timelineBucket, numberKey(now.number), persist.JSON(now.Event))
-		if removed >= 0 {
-			b.Delete(timelineBucket, numberKey(t.events[removed].number))
-		}
-		if now.Times > 1 { // On a bad link the disk is spared.
+		b.Put(timelineBucket, numberKey(t.last-uint64(len(t.events)-1-i)), persist.JSON(e))
+		b.Delete(timelineBucket, numberKey(t.last-timelineLength))
+		if !isNew { // On a bad link the disk is spared.
 			b.Idle()
 		}
 	})
-	if removed >= 0 {
-		t.events = slices.Delete(t.events, removed, removed+1)
-	}
-	t.events = append(t.events, now)
-	return now
+	t.events = t.events[max(0, len(t.events)-timelineLength):]
+	return isNew
 }
 
 // all returns the events, oldest first.
 func (t *timeline) all() []Event {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	events := make([]Event, len(t.events))
-	for i := range t.events {
-		events[i] = t.events[i].Event
-	}
-	return events
+	return slices.Clone(t.events)
 }

@@ -254,13 +254,12 @@ func (r *Reconciler) work(ctx context.Context) {
 
 func (r *Reconciler) one(ctx context.Context, key cache.ObjectName) {
 	stored, objects, err := r.readDeleted(key)
-	what := oneReconcile{r.name, key}
-	r.informer.progress.reconcileBegun(what)
+	r.informer.progress.reconcileBegun(r.name, key)
 	var result ReconcileResult
 	if err == nil {
 		result, err = r.call(ctx, ReconcileRequest{key, objects})
 	}
-	r.informer.progress.reconcileReturned(what, result.After, err)
+	r.informer.progress.reconcileReturned(r.name, key, result.After, err)
 	switch {
 	case err == nil:
 		err = r.parts.deletions.Remove(stored)

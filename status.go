@@ -216,8 +216,9 @@ type progress struct {
 	startedFrom string
 	cause       Cause
 	reason      string
-	liveUntil   time.Time // When the last watch has ended.
-	began       time.Time // When Run was called.
+	liveUntil   time.Time       // When the last watch has ended.
+	began       time.Time       // When Run was called.
+	running     context.Context // Of Run. Nil before.
 	caughtUpIn  time.Duration
 	relists     map[Cause]int
 	receivedTo  int64 // The bytes that were received before the last relist.
@@ -228,13 +229,16 @@ type progress struct {
 	// relistForced says that a relist is due because of Unreadable, and rewriting that
 	// a relist is running that writes every record anew.
 	relistForced, rewriting bool
-	running                 map[oneReconcile]time.Time // Reconciles, and when they began.
-	failed                  map[string]failedReconcile // The last reconcile that has failed, by the reconciler's name.
-	reconciled              map[string]reconciled
+	reconcilers             map[string]*reconciles // By name.
 }
 
-// reconciled counts the reconciles of a reconciler.
-type reconciled struct{ succeeded, failed, requeued int64 }
+// reconciles are those of one reconciler.
+type reconciles struct {
+	running                     map[cache.ObjectName]time.Time // When they began.
+	object                      cache.ObjectName               // The object of the last one that has failed.
+	err                         error                          // Nil: it has succeeded since.
+	succeeded, failed, requeued int64
+}
 
 // An instant is a time that is read and set without a lock.
 type instant struct {
@@ -258,15 +262,21 @@ func (i *instant) get() time.Time {
 
 func (p *progress) init(report func(Event, error)) {
 	p.report, p.contact.base, p.phase = report, time.Now().Add(-1), PhaseLoading
-	p.troubles, p.relists = map[Code]trouble{}, map[Cause]int{}
-	p.running, p.failed, p.reconciled = map[oneReconcile]time.Time{}, map[string]failedReconcile{}, map[string]reconciled{}
+	p.troubles, p.relists, p.reconcilers = map[Code]trouble{}, map[Cause]int{}, map[string]*reconciles{}
 }
 
 // begin is called when the informer begins to run.
-func (p *progress) begin() {
+func (p *progress) begin(ctx context.Context) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.began = time.Now()
+	p.began, p.running = time.Now(), ctx
+}
+
+// isEnding reports whether Run is about to return: then a watch has ended for this reason.
+func (p *progress) isEnding() bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.running != nil && p.running.Err() != nil
 }
 
 // started notes how the informer starts, now that the file has been read, for which the server
@@ -316,7 +326,7 @@ func (p *progress) setPhase(phase Phase) {
 
 // Disconnected implements [reflector.Informer].
 func (p *progress) Disconnected(err error) {
-	if err != nil {
+	if err != nil && !p.isEnding() {
 		p.set(CodeServerFails, err)
 	}
 	p.setPhase(PhaseDisconnected)
@@ -349,49 +359,41 @@ func (p *progress) Relisting(how reflector.Relisting) {
 // Contact implements [reflector.Informer].
 func (p *progress) Contact() { p.contact.set(time.Now()) }
 
-type oneReconcile struct {
-	reconciler string
-	object     cache.ObjectName
-}
-
-type failedReconcile struct {
-	object cache.ObjectName
-	err    error
-}
-
-func (p *progress) reconcileBegun(what oneReconcile) {
+func (p *progress) reconcileBegun(name string, object cache.ObjectName) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.running[what] = time.Now()
+	if p.reconcilers[name] == nil {
+		p.reconcilers[name] = &reconciles{running: map[cache.ObjectName]time.Time{}}
+	}
+	p.reconcilers[name].running[object] = time.Now()
 }
 
-func (p *progress) reconcileReturned(what oneReconcile, after time.Duration, err error) {
+func (p *progress) reconcileReturned(name string, object cache.ObjectName, after time.Duration, err error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	delete(p.running, what)
-	count := p.reconciled[what.reconciler]
+	r := p.reconcilers[name]
+	delete(r.running, object)
 	switch {
 	case err != nil:
-		count.failed++
+		r.failed, r.object, r.err = r.failed+1, object, err
+		return
 	case after > 0:
-		count.requeued++
+		r.requeued++
 	default:
-		count.succeeded++
+		r.succeeded++
 	}
-	p.reconciled[what.reconciler] = count
-	switch {
-	case err != nil:
-		p.failed[what.reconciler] = failedReconcile{what.object, err}
-	case p.failed[what.reconciler].object == what.object:
-		delete(p.failed, what.reconciler)
+	if r.object == object {
+		r.err = nil
 	}
 }
 
-// reconcilerEnded forgets the failed reconciles of a reconciler that has ended.
-func (p *progress) reconcilerEnded(reconciler string) {
+// reconcilerEnded forgets the failed reconcile of a reconciler that has ended.
+func (p *progress) reconcilerEnded(name string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	delete(p.failed, reconciler)
+	if r := p.reconcilers[name]; r != nil {
+		r.err = nil
+	}
 }
 
 // reconcilerStatus completes the states of the workqueues of all reconcilers.
@@ -401,18 +403,16 @@ func (p *progress) reconcilerStatus(queues []workqueue.Status) []ReconcilerStatu
 	var all []ReconcilerStatus
 	for _, queue := range queues {
 		st := ReconcilerStatus{Status: queue}
-		for what, since := range p.running {
-			if what.reconciler != queue.Name {
-				continue
+		if r := p.reconcilers[queue.Name]; r != nil {
+			st.Succeeded, st.Failed, st.Requeued = r.succeeded, r.failed, r.requeued
+			for object, since := range r.running {
+				if st.Reconciling == "" || since.Before(st.ReconcilingSince) {
+					st.Reconciling, st.ReconcilingSince = object.String(), since
+				}
 			}
-			if st.Reconciling == "" || since.Before(st.ReconcilingSince) {
-				st.Reconciling, st.ReconcilingSince = what.object.String(), since
+			if r.err != nil {
+				st.Err = fmt.Errorf("reconcile %s: %w", r.object, r.err)
 			}
-		}
-		count := p.reconciled[queue.Name]
-		st.Succeeded, st.Failed, st.Requeued = count.succeeded, count.failed, count.requeued
-		if failed, ok := p.failed[queue.Name]; ok {
-			st.Err = fmt.Errorf("reconcile %s: %w", failed.object, failed.err)
 		}
 		all = append(all, st)
 	}
@@ -430,8 +430,10 @@ type unreturned struct {
 func (p *progress) unreturned() (all []unreturned) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	for what, since := range p.running {
-		all = append(all, unreturned{"reconciler", what.reconciler, what.object.String(), since})
+	for name, r := range p.reconcilers {
+		for object, since := range r.running {
+			all = append(all, unreturned{"reconciler", name, object.String(), since})
+		}
 	}
 	return all
 }

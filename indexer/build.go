@@ -41,7 +41,7 @@ func (ix *Indexer) rebuildLocked(indexers cache.Indexers) error {
 		return built
 	}
 	var err error
-	if next.tally, err = ix.tallyOf(objectsBucket, anyItem); err == nil {
+	if next.tally, err = ix.tallyOf(ObjectsBucket, anyItem); err == nil {
 		err = ix.storeLocked(next, func(*persist.Batch) { ix.objects.apply(ix.owner, nil, next.Count) })
 	}
 	if failed {
@@ -56,7 +56,7 @@ func (ix *Indexer) makeEntriesLocked(indexers cache.Indexers) error {
 	if err != nil {
 		return err
 	}
-	have, err := ix.tallyOf(indexBucket, soundItem)
+	have, err := ix.tallyOf(IndexBucket, soundItem)
 	if err != nil && !isDamage(err) {
 		return err
 	}

@@ -14,7 +14,7 @@ func (ix *Indexer) scanChunk(s *persist.Snapshot, from string, asOf uint64) (ls 
 	size := 0
 	done = true
 	ls = make([]lazyObject, 0, ChunkObjects)
-	err = s.Scan(objectsBucket, from, func(it *persist.Item) (bool, error) {
+	err = s.Scan(ObjectsBucket, from, func(it *persist.Item) (bool, error) {
 		if len(ls) == ChunkObjects || size > chunkBytes {
 			done = false
 			return false, nil
@@ -86,13 +86,13 @@ func (ix *Indexer) InFile(key string) (found bool, err error) {
 		return false, err
 	}
 	defer s.Close()
-	return s.View(objectsBucket, key, func(*persist.Item) error { return nil })
+	return s.View(ObjectsBucket, key, func(*persist.Item) error { return nil })
 }
 
 // Keys calls fn with all keys, in order and in batches of bounded size, while no
 // transaction is open. A key that exists all the time is not missed.
 func (ix *Indexer) Keys(fn func([]string) error) error {
-	return ix.scanKeys(objectsBucket, anyItem, fn)
+	return ix.scanKeys(ObjectsBucket, anyItem, fn)
 }
 
 // scanKeys is Keys for one bucket. It calls check with each item, and ends with its first error.
@@ -127,7 +127,7 @@ func (ix *Indexer) ListKeys() []string {
 	_ = ix.patiently(0, func() error {
 		err := ix.db.Read(ix.space, func(s *persist.Snapshot) error {
 			keys = make([]string, 0, ix.Len())
-			return s.Scan(objectsBucket, "", func(it *persist.Item) (bool, error) {
+			return s.Scan(ObjectsBucket, "", func(it *persist.Item) (bool, error) {
 				keys = append(keys, it.Key)
 				return true, nil
 			})

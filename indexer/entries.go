@@ -67,7 +67,7 @@ func parseEntry(it *persist.Item, namePrefix string) (value, prefix, objectKey s
 	rest := it.Key[len(namePrefix):]
 	n, used := binary.Uvarint([]byte(rest[:min(len(rest), binary.MaxVarintLen64)]))
 	if used <= 0 || n == 0 || n > uint64(len(rest)-used) {
-		return "", "", "", &persist.CorruptError{Key: it.Key, Bucket: persist.Bucket{Name: indexBucket}, Err: fmt.Errorf("malformed index entry")}
+		return "", "", "", &persist.CorruptError{Key: it.Key, Bucket: persist.Bucket{Name: IndexBucket}, Err: fmt.Errorf("malformed index entry")}
 	}
 	tok := rest[used : used+int(n)]
 	prefix = it.Key[:len(namePrefix)+used+int(n)]
@@ -122,7 +122,7 @@ func storedIndexValues(f cache.IndexFunc, name, key string, obj any) (values []s
 
 // scanPrefix calls fn for all index entries with a prefix, from from on.
 func scanPrefix(s *persist.Snapshot, prefix, from string, fn func(*persist.Item) (bool, error)) error {
-	return s.Scan(indexBucket, from, func(it *persist.Item) (bool, error) {
+	return s.Scan(IndexBucket, from, func(it *persist.Item) (bool, error) {
 		if !strings.HasPrefix(it.Key, prefix) {
 			_, err := it.Payload() // The checksum covers the key: a damaged key must not hide the entries behind it.
 			return false, err

@@ -398,7 +398,7 @@ func FuzzIndexEntries(f *testing.F) {
 		f.Fatal(err)
 	}
 	defer db.Close()
-	bucket := persist.Bucket{Space: testSpace, Name: indexBucket}
+	bucket := persist.Bucket{Space: testSpace, Name: IndexBucket}
 	parse := func(entry string, content []byte, namePrefix string) (value, prefix, objectKey string, err error) {
 		_, err = db.Update(func(b *persist.Batch) { b.Put(bucket, entry, content) })
 		_, viewErr := db.View(bucket, entry, func(it *persist.Item) (err error) {

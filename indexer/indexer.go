@@ -18,15 +18,15 @@ import (
 
 // The buckets of an Indexer in its space.
 const (
-	objectsBucket = "objects"
-	indexBucket   = "index"
+	ObjectsBucket = "objects"
+	IndexBucket   = "index"
 	storeBucket   = "store"
 
 	stateKey = "state"
 )
 
 // Buckets returns the names of the buckets that an Indexer has in its space.
-func Buckets() []string { return []string{objectsBucket, indexBucket, storeBucket} }
+func Buckets() []string { return []string{ObjectsBucket, IndexBucket, storeBucket} }
 
 // Options configures [New].
 type Options struct {
@@ -123,8 +123,8 @@ func New(o Options) (*Indexer, error) {
 	}
 	ix := &Indexer{
 		opts: o, db: o.DB, space: o.Space, objects: o.Objects, logger: *o.Logger,
-		objectsName: persist.Bucket{Space: o.Space, Name: objectsBucket},
-		indexName:   persist.Bucket{Space: o.Space, Name: indexBucket},
+		objectsName: persist.Bucket{Space: o.Space, Name: ObjectsBucket},
+		indexName:   persist.Bucket{Space: o.Space, Name: IndexBucket},
 		storeName:   persist.Bucket{Space: o.Space, Name: storeBucket},
 	}
 	indexers := cache.Indexers{}
@@ -151,7 +151,7 @@ func (ix *Indexer) load() error {
 	if err != nil {
 		return err
 	}
-	if entries, err := ix.tallyOf(indexBucket, anyItem); err != nil && !isDamage(err) {
+	if entries, err := ix.tallyOf(IndexBucket, anyItem); err != nil && !isDamage(err) {
 		return err
 	} else if err != nil || entries != s.Index {
 		s.doubt(fmt.Errorf("the index has %d entries, expected %d, or other ones", entries.Count, s.Index.Count))

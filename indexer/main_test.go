@@ -89,7 +89,7 @@ func entriesOf(t testing.TB, ix *Indexer) []string {
 	}
 	defer s.Close()
 	var entries []string
-	err = s.Scan(indexBucket, "", func(it *persist.Item) (bool, error) {
+	err = s.Scan(IndexBucket, "", func(it *persist.Item) (bool, error) {
 		v, err := it.Payload()
 		if err != nil {
 			return false, err

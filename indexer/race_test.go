@@ -165,7 +165,7 @@ func TestABatchIsInMemoryWhenItIsVisible(t *testing.T) {
 					t.Error(err)
 				}
 				var seen lazyObject
-				if _, err := s.View(objectsBucket, key, func(it *persist.Item) error {
+				if _, err := s.View(ObjectsBucket, key, func(it *persist.Item) error {
 					seen = ix.fetch(it, st.Seq)
 					return nil
 				}); err != nil {

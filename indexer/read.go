@@ -233,7 +233,7 @@ func (ix *Indexer) Complete() bool {
 	atLeast := ix.Seq()
 	err := ix.db.Read(ix.space, func(s *persist.Snapshot) error {
 		found := tally{}
-		err := s.Scan(objectsBucket, "", func(it *persist.Item) (bool, error) {
+		err := s.Scan(ObjectsBucket, "", func(it *persist.Item) (bool, error) {
 			found.add(it.Key)
 			return true, nil
 		})
@@ -309,7 +309,7 @@ func (ix *Indexer) readByIndex(name string, values ...string) ([]any, error) {
 				ls = append(ls, lazyObject{key: key, seq: kept.seq, object: kept.object})
 				continue
 			}
-			found, err := s.View(objectsBucket, key, func(it *persist.Item) error {
+			found, err := s.View(ObjectsBucket, key, func(it *persist.Item) error {
 				ls = append(ls, ix.fetch(it, asOf))
 				return nil
 			})

@@ -33,7 +33,7 @@ func TestAnUnreadableObjectThatIsReplaced(t *testing.T) {
 			if err := errors.Join(u.ix.Add(withValues(newPod("a", "1"), "v1")), u.db.Close()); err != nil {
 				t.Fatal(err)
 			}
-			u.damage(objectsBucket)
+			u.damage(ObjectsBucket)
 			u.open()
 			if err := errors.Join(write(u.ix), u.db.Close()); err != nil {
 				t.Fatal(err)
@@ -62,9 +62,9 @@ func TestRebuiltWithoutAnObjectThatCannotBeRead(t *testing.T) {
 		if err := errors.Join(u.ix.Add(withValues(newPod("a", "1"), "v1")), u.ix.Add(withValues(newPod("b", "1"), "v1")), u.db.Close()); err != nil {
 			t.Fatal(err)
 		}
-		u.damage(objectsBucket)
+		u.damage(ObjectsBucket)
 		if indexDamaged {
-			u.damage(indexBucket)
+			u.damage(IndexBucket)
 		}
 		for process := range 3 {
 			u.open()
@@ -226,7 +226,7 @@ func (u *unreadTest) step() {
 		err = u.flush()
 	case n == 14:
 		if err = u.db.Close(); u.rnd.IntN(2) == 0 {
-			if bucket := []string{objectsBucket, objectsBucket, indexBucket}[u.rnd.IntN(3)]; bucket == indexBucket {
+			if bucket := []string{ObjectsBucket, ObjectsBucket, IndexBucket}[u.rnd.IntN(3)]; bucket == IndexBucket {
 				u.damage(bucket)
 			} else if key := u.damage(bucket); key != "" {
 				u.damaged = append(u.damaged, key[len("kns/"):])

@@ -135,7 +135,7 @@ func TestOpenLeavesOtherFilesAsTheyAre(t *testing.T) {
 		"a full file": func(t *testing.T, path string) { manyLeaves(t, path) },
 		"a start that has died": func(t *testing.T, path string) {
 			sparseFile(t, path, 20_000, 100)
-			writeFile(t, path+startingSuffix, "1")
+			writeFile(t, path+StartingSuffix, "1")
 		},
 	} {
 		t.Run(name, func(t *testing.T) {

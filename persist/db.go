@@ -129,9 +129,9 @@ type DB struct {
 	flushRequested bool
 
 	phase     phase
-	closeErr  error // What Close returns once done is closed.
-	setAsides []SetAside
-	committed chan struct{} // Closed and replaced when a commit has ended, or more may count as durable.
+	closeErr  error                    // What Close returns once done is closed.
+	aside     atomic.Pointer[SetAside] // The file that Open has set aside, if it exists.
+	committed chan struct{}            // Closed and replaced when a commit has ended, or more may count as durable.
 }
 
 // A phase of a DB. A DB does not go back to an earlier one.

@@ -137,8 +137,8 @@ func (in *inspector) walk(b *bolt.DB) error {
 	if other := in.err.Load(); err == nil && other != nil {
 		err = *other
 	}
-	if err == nil && in.format != formatVersion {
-		err = fmt.Errorf("%w: version %q, expected %q", ErrUnknownFormat, in.format, formatVersion)
+	if err == nil && in.format != FormatVersion {
+		err = fmt.Errorf("%w: version %q, expected %q", ErrUnknownFormat, in.format, FormatVersion)
 	}
 	return err
 }
@@ -226,7 +226,7 @@ func (h pageHeader) checkEnds(id uint64, page, first, next []byte) error {
 // buckets checks the buckets in a leaf, and walks their pages.
 func (in *inspector) buckets(h pageHeader, page []byte, nesting int) error {
 	if nesting == 0 && h.count == 0 { // The process that began the file has ended before its first commit.
-		in.format = formatVersion
+		in.format = FormatVersion
 	}
 	for i := range int(h.count) {
 		at := pageHeaderBytes + i*elementBytes

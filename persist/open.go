@@ -15,9 +15,9 @@ import (
 	bolt "go.etcd.io/bbolt"
 )
 
-// formatVersion is the version of everything in the file: buckets, keys and
+// FormatVersion is the version of everything in the file: buckets, keys and
 // values. A file with another version is set aside.
-const formatVersion = "1"
+const FormatVersion = "1"
 
 const (
 	formatBucket = "warmwatch" // The only top level bucket that is not a space.
@@ -219,7 +219,7 @@ func (db *DB) firstCommit(b *handle) error {
 		db.boltTxID = tx.ID()
 		format, err := tx.CreateBucketIfNotExists([]byte(formatBucket))
 		if err == nil {
-			err = format.Put([]byte(formatKey), []byte(formatVersion))
+			err = format.Put([]byte(formatKey), []byte(FormatVersion))
 		}
 		return err
 	})
@@ -249,11 +249,12 @@ type SetAside struct {
 	Reason string    // What was wrong with it, for people.
 }
 
-// SetAside lists the files that this DB has set aside and not removed since.
+// SetAside returns the file that this DB has set aside and not removed since, if any. It takes no lock.
 func (db *DB) SetAside() []SetAside {
-	db.mu.RLock()
-	defer db.mu.RUnlock()
-	return db.setAsides
+	if aside := db.aside.Load(); aside != nil {
+		return []SetAside{*aside}
+	}
+	return nil
 }
 
 // setAside renames a bad file, and removes the files that were set aside before. It locks the file anew, because bbolt
@@ -276,15 +277,13 @@ func (db *DB) setAside(ctx context.Context, bad os.FileInfo, cause error) error 
 	}
 	db.unmarkStart()
 	db.opts.Logger.Error(cause, "Set the cache file aside and begin a new one", "path", db.path, "aside", aside)
-	db.setAsides = []SetAside{{aside, now, cause.Error()}}
+	db.aside.Store(&SetAside{aside, now, cause.Error()})
 	return nil
 }
 
 // makeRoom removes the files that were set aside, and reports whether there were any.
 func (db *DB) makeRoom() bool {
 	some := db.removeSetAside()
-	db.mu.Lock()
-	defer db.mu.Unlock()
-	db.setAsides = nil
+	db.aside.Store(nil)
 	return some
 }

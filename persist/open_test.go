@@ -280,7 +280,7 @@ func TestAFileWithoutASyncedFreelistIsSetAside(t *testing.T) {
 		if err != nil {
 			return err
 		}
-		return format.Put([]byte(formatKey), []byte(formatVersion))
+		return format.Put([]byte(formatKey), []byte(FormatVersion))
 	})
 	if err := errors.Join(err, b.Close()); err != nil {
 		t.Fatal(err)

@@ -70,6 +70,9 @@ const maxCopies = 10
 // CopyFile copies a file as it is at one moment, although another process may use it. After an error the copy is not
 // whole.
 func CopyFile(ctx context.Context, from, to string) error {
+	if err := checkRegular(from); err != nil {
+		return err
+	}
 	for range maxCopies {
 		whole, err := copyFile(from, to)
 		if err = cmp.Or(err, ctx.Err()); whole || err != nil {

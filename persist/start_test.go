@@ -99,7 +99,7 @@ func TestAFileOverWhichProcessesDieIsSetAside(t *testing.T) {
 			if openSound(t, path, manual); len(setAside(t, path)) != 1 {
 				t.Errorf("the new file was set aside as well: %v", setAside(t, path))
 			}
-			if _, err := os.Stat(path + startingSuffix); err == nil {
+			if _, err := os.Stat(path + StartingSuffix); err == nil {
 				t.Error("the start marker is still there")
 			}
 		})
@@ -147,7 +147,7 @@ func TestAProcessThatIsKilledWhileItWaitsCountsForNothing(t *testing.T) {
 // TestWithoutAStartMarkerAFileIsOpened: here a directory has its name.
 func TestWithoutAStartMarkerAFileIsOpened(t *testing.T) {
 	path := startFile(t)
-	if err := errors.Join(os.Mkdir(path+startingSuffix, 0o700), os.WriteFile(path+startingSuffix+"/x", nil, 0o600)); err != nil {
+	if err := errors.Join(os.Mkdir(path+StartingSuffix, 0o700), os.WriteFile(path+StartingSuffix+"/x", nil, 0o600)); err != nil {
 		t.Fatal(err)
 	}
 	for range maxStarts + 1 {
@@ -172,7 +172,7 @@ func TestAFileThatCannotBeCommittedToAtTheStart(t *testing.T) {
 			return nil
 		}
 		db := open(t, path, Options{CommitInterval: time.Second})
-		if _, err := os.Stat(path + startingSuffix); err == nil {
+		if _, err := os.Stat(path + StartingSuffix); err == nil {
 			t.Error("the start marker is still there")
 		}
 		if v, _ := get(t, db, "key"); v != "value" || db.Err() == nil || db.MemoryOnly() || db.Durable() == db.Applied() {

@@ -8,29 +8,29 @@ import (
 	"strconv"
 )
 
-// startingSuffix is the suffix of the start marker, a file beside the cache file. The marker exists while bbolt opens
+// StartingSuffix is the suffix of the start marker, a file beside the cache file. The marker exists while bbolt opens
 // the file. It has the number of processes in a row that have died meanwhile.
-const startingSuffix = ".starting"
+const StartingSuffix = ".starting"
 
 // maxStarts is how many processes may die over a file.
 const maxStarts = 3
 
 // starts reads the start marker.
 func (db *DB) starts() int {
-	b, _ := os.ReadFile(db.path + startingSuffix)
+	b, _ := os.ReadFile(db.path + StartingSuffix)
 	n, _ := strconv.Atoi(string(b))
 	return n
 }
 
 // markStart writes the start marker. If it cannot, the file is opened all the same.
 func (db *DB) markStart(n int) {
-	if err := os.WriteFile(db.path+startingSuffix, []byte(strconv.Itoa(n)), 0o600); err != nil {
+	if err := os.WriteFile(db.path+StartingSuffix, []byte(strconv.Itoa(n)), 0o600); err != nil {
 		db.opts.Logger.Error(err, "Could not write the start marker", "path", db.path)
 	}
 }
 
 func (db *DB) unmarkStart() {
-	if err := os.Remove(db.path + startingSuffix); err != nil && !errors.Is(err, fs.ErrNotExist) {
+	if err := os.Remove(db.path + StartingSuffix); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		db.opts.Logger.Error(err, "Could not remove the start marker: after some more starts the cache file is set aside", "path", db.path)
 	}
 }

@@ -80,7 +80,8 @@ func deltaKey(number uint64, deletes bool) string {
 // keyAfter returns the first possible key of the deltas behind a number.
 func keyAfter(number uint64) string { return deltaKey(number+1, true) }
 
-func parseDeltaKey(key string) (number uint64, deletes bool, err error) {
+// ParseDeltaKey returns the number of a delta, and whether it has a deletion.
+func ParseDeltaKey(key string) (number uint64, deletes bool, err error) {
 	if len(key) != 9 || key[8] != keyOfDeletion && key[8] != keyOfOther {
 		return 0, false, fmt.Errorf("queue: %q is no key of a delta", key)
 	}
@@ -153,8 +154,9 @@ func cutBytes(p []byte) (b, rest []byte, err error) {
 	return p[used : used+int(n)], p[used+int(n):], nil
 }
 
-// parseDelta decodes a delta. The result does not refer to p.
-func parseDelta(p []byte, newObject func() any) (d Delta, err error) {
+// ParseDelta decodes a stored delta, but for Number, SizeBytes and the objects: it has their records, which are valid as
+// long as p is.
+func ParseDelta(p []byte) (d Delta, err error) {
 	if len(p) < 4 {
 		return d, errMalformed
 	}
@@ -183,16 +185,26 @@ func parseDelta(p []byte, newObject func() any) (d Delta, err error) {
 	d.Type, d.Key = cache.DeltaType(typ), string(key)
 	d.FinalStateUnknown, d.Replaced = flags&flagFinalStateUnknown != 0, flags&flagReplaced != 0
 	if flags&flagOld != 0 {
-		if d.Old, err = lastKnown(decode(records[:before], newObject)); err != nil {
-			return d, err
-		}
+		d.OldRecord = records[:before]
 	}
-	switch {
-	case flags&flagNew != 0:
-		d.New, err = d.newObject(decode(records[before:], newObject))
-	case d.Type != cache.Deleted:
+	if flags&flagNew != 0 {
+		d.NewRecord = records[before:]
+	} else if d.Type != cache.Deleted {
 		err = errMalformed
 	}
+	return d, err
+}
+
+// parseDelta decodes a delta. The result does not refer to p.
+func parseDelta(p []byte, newObject func() any) (Delta, error) {
+	d, err := ParseDelta(p)
+	if err == nil && d.OldRecord != nil {
+		d.Old, err = lastKnown(decode(d.OldRecord, newObject))
+	}
+	if err == nil && d.NewRecord != nil {
+		d.New, err = d.newObject(decode(d.NewRecord, newObject))
+	}
+	d.OldRecord, d.NewRecord = nil, nil
 	return d, err
 }
 

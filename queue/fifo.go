@@ -150,8 +150,8 @@ func (q *DeltaFIFO) Replace(list []any, _ string) error {
 func (q *DeltaFIFO) believed() (objects map[string]any, waits sets.Set[string], err error) {
 	objects, waits = map[string]any{}, sets.New[string]()
 	err = q.log.db.Read(q.log.deltas.Space, func(s *persist.Snapshot) error {
-		return s.Scan(deltasBucket, "", func(it *persist.Item) (bool, error) {
-			number, _, _ := parseDeltaKey(it.Key)
+		return s.Scan(DeltasBucket, "", func(it *persist.Item) (bool, error) {
+			number, _, _ := ParseDeltaKey(it.Key)
 			d, err := q.log.readDelta(number, it)
 			if err != nil || q.consumer.Has(number) { // Pop reports an error.
 				return true, nil

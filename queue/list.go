@@ -90,7 +90,7 @@ func (c *Consumer) Deletions(after, upTo uint64) (ds []Delta, err error) {
 			break
 		}
 		var d Delta
-		found, err := s.View(deltasBucket, deltaKey(number, true), func(it *persist.Item) (err error) { d, err = q.readDelta(number, it); return err })
+		found, err := s.View(DeltasBucket, deltaKey(number, true), func(it *persist.Item) (err error) { d, err = q.readDelta(number, it); return err })
 		switch {
 		case err != nil:
 			q.onCorrupt(err)

@@ -44,10 +44,10 @@ func (q *Log) load() error {
 }
 
 func (q *Log) loadHandlers(s *persist.Snapshot) error {
-	return s.Scan(handlersBucket, "", func(it *persist.Item) (bool, error) {
+	return s.Scan(HandlersBucket, "", func(it *persist.Item) (bool, error) {
 		p := &position{name: it.Key, from: never, why: CauseUnfinished}
 		var err error
-		switch p.handled, err = persist.ReadJSON[handled](it); {
+		switch p.Handled, err = persist.ReadJSON[Handled](it); {
 		case err == nil:
 		case errors.Is(err, persist.ErrCorrupt):
 			q.corrupt(err, "Could not read how far a handler has come, it starts over", it.Key)
@@ -65,8 +65,8 @@ func (q *Log) loadHandlers(s *persist.Snapshot) error {
 func (q *Log) loadDeltas(s *persist.Snapshot, last uint64, known bool) (garbage []string, err error) {
 	st := &q.stored
 	st.first, st.last = 1, 0
-	err = s.Scan(deltasBucket, "", func(it *persist.Item) (bool, error) {
-		number, deletes, err := parseDeltaKey(it.Key)
+	err = s.Scan(DeltasBucket, "", func(it *persist.Item) (bool, error) {
+		number, deletes, err := ParseDeltaKey(it.Key)
 		if err != nil || known && number > last {
 			garbage = append(garbage, it.Key)
 			return true, nil

@@ -17,15 +17,15 @@ import (
 
 // The buckets of a log in its space.
 const (
-	deltasBucket   = "deltas"
-	handlersBucket = "handlers" // A record for each name.
-	stateBucket    = "queue"
+	DeltasBucket   = "deltas"
+	HandlersBucket = "handlers" // A record for each name.
+	StateBucket    = "queue"
 
-	lastKey = "last" // The number of the last delta that was stored.
+	LastKey = "last" // The number of the last delta that was stored.
 )
 
 // Buckets returns the names of the buckets that a log has in its space.
-func Buckets() []string { return []string{deltasBucket, handlersBucket, stateBucket} }
+func Buckets() []string { return []string{DeltasBucket, HandlersBucket, StateBucket} }
 
 var (
 	// ErrInUse is returned for a name that has a consumer already.
@@ -129,9 +129,9 @@ func NewLog(o Options) (*Log, error) {
 	}
 	q := &Log{
 		db:        o.DB,
-		deltas:    persist.Bucket{Space: o.Space, Name: deltasBucket},
-		handlers:  persist.Bucket{Space: o.Space, Name: handlersBucket},
-		state:     persist.Bucket{Space: o.Space, Name: stateBucket},
+		deltas:    persist.Bucket{Space: o.Space, Name: DeltasBucket},
+		handlers:  persist.Bucket{Space: o.Space, Name: HandlersBucket},
+		state:     persist.Bucket{Space: o.Space, Name: StateBucket},
 		newObject: o.NewObject, tailMax: o.TailBytes, backlog: o.MaxBacklogBytes, onCorrupt: o.OnCorrupt, logger: *o.Logger,
 		positions: map[*position]struct{}{},
 		names:     map[string]*position{},
@@ -235,7 +235,7 @@ func (q *Log) storeLocked(b *persist.Batch, d *Delta) {
 }
 
 func (q *Log) putLastLocked(b *persist.Batch, number uint64) {
-	b.Put(q.state, lastKey, binary.BigEndian.AppendUint64(nil, number))
+	b.Put(q.state, LastKey, binary.BigEndian.AppendUint64(nil, number))
 }
 
 // maxTrim bounds what one batch removes.

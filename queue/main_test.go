@@ -189,8 +189,8 @@ func onDisk(t testing.TB, db *persist.DB, durable bool) (numbers []uint64) {
 		t.Fatal(err)
 	}
 	defer s.Close()
-	err = s.Scan(deltasBucket, "", func(it *persist.Item) (bool, error) {
-		number, _, err := parseDeltaKey(it.Key)
+	err = s.Scan(DeltasBucket, "", func(it *persist.Item) (bool, error) {
+		number, _, err := ParseDeltaKey(it.Key)
 		numbers = append(numbers, number)
 		return true, err
 	})

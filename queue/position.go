@@ -26,8 +26,8 @@ func (k Kind) Key(name string) string { return string(k) + "/" + name }
 
 func (k Kind) cut(key string) (name string, ok bool) { return strings.CutPrefix(key, string(k)+"/") }
 
-// handled is the stored part of a position.
-type handled struct {
+// Handled is what is stored of a handler.
+type Handled struct {
 	// Cursor: all deltas up to it are acknowledged.
 	Cursor uint64 `json:"cursor"`
 	// StartsOver: the handler first gets the deletions behind the cursor and all objects.
@@ -40,7 +40,7 @@ type handled struct {
 
 // A position says how far a handler has come. Guarded by Log.mu.
 type position struct {
-	handled
+	Handled
 	name     string    // Its key in the DB. Empty: it is not stored.
 	consumer *Consumer // Nil: the name has none now.
 	// from is the number behind which all deltas are needed. It is normally the cursor. During an initial list it is
@@ -74,7 +74,7 @@ func (p *position) wantsDeletions() bool { return p.StartsOver && !p.isNew }
 // putLocked stores the position, if it has a name.
 func (q *Log) putLocked(b *persist.Batch, p *position) {
 	if p.name != "" {
-		b.Put(q.handlers, p.name, persist.JSON(p.handled))
+		b.Put(q.handlers, p.name, persist.JSON(p.Handled))
 	}
 }
 
@@ -133,7 +133,7 @@ func (p *position) title() string {
 func (q *Log) Plain() *Consumer {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	p := &position{handled: handled{StartsOver: true, Cursor: q.head}, isNew: true, from: never, why: CauseNew}
+	p := &position{Handled: Handled{StartsOver: true, Cursor: q.head}, isNew: true, from: never, why: CauseNew}
 	q.positions[p] = struct{}{}
 	return q.consumeLocked(p, false)
 }
@@ -156,7 +156,7 @@ func (q *Log) named(kind Kind, name, epoch string, durable bool) (c *Consumer, e
 		p := q.names[key]
 		switch {
 		case p == nil:
-			p = &position{name: key, handled: handled{Epoch: epoch, StartsOver: true}, from: never, why: CauseNew}
+			p = &position{name: key, Handled: Handled{Epoch: epoch, StartsOver: true}, from: never, why: CauseNew}
 			q.positions[p], q.names[key] = struct{}{}, p
 			q.showNamesLocked()
 			q.putLocked(b, p)

@@ -25,8 +25,8 @@ func (c *Consumer) readStored(at, limit uint64) ([]Delta, error) {
 	}
 	limit = min(limit, last)
 	size, next, damage := 0, at+1, error(nil)
-	err = s.Scan(deltasBucket, keyAfter(at), func(it *persist.Item) (bool, error) {
-		number, _, err := parseDeltaKey(it.Key)
+	err = s.Scan(DeltasBucket, keyAfter(at), func(it *persist.Item) (bool, error) {
+		number, _, err := ParseDeltaKey(it.Key)
 		if err != nil || number != next || number > limit {
 			return false, nil
 		}
@@ -79,13 +79,13 @@ func (c *Consumer) lost(number uint64, err error) error {
 
 // lastStored returns the number of the last delta that was stored, and whether a snapshot has it.
 func (q *Log) lastStored(s *persist.Snapshot) (last uint64, found bool, err error) {
-	found, err = s.View(stateBucket, lastKey, func(it *persist.Item) error {
+	found, err = s.View(StateBucket, LastKey, func(it *persist.Item) error {
 		payload, err := it.Payload()
 		if err != nil {
 			return err
 		}
 		if len(payload) != 8 {
-			return &persist.CorruptError{Bucket: q.state, Key: lastKey, Err: errMalformed}
+			return &persist.CorruptError{Bucket: q.state, Key: LastKey, Err: errMalformed}
 		}
 		last = binary.BigEndian.Uint64(payload)
 		return nil

@@ -384,9 +384,9 @@ func TestDamageMeansStartingOver(t *testing.T) {
 				t.Fatal(err)
 			}
 		},
-		"the state is damaged": func(t *testing.T, q *Log) { damage(t, q, q.state, lastKey) },
+		"the state is damaged": func(t *testing.T, q *Log) { damage(t, q, q.state, LastKey) },
 		"the state is missing": func(t *testing.T, q *Log) {
-			if _, err := q.db.Update(func(b *persist.Batch) { b.Delete(q.state, lastKey) }); err != nil {
+			if _, err := q.db.Update(func(b *persist.Batch) { b.Delete(q.state, LastKey) }); err != nil {
 				t.Fatal(err)
 			}
 		},

@@ -169,6 +169,18 @@ func (k *Sink) transformLocked(obj any) (transformed any, key string, refused er
 	return obj, key, nil
 }
 
+// encodeLocked transforms and encodes an object of a list.
+func (k *Sink) encodeLocked(obj runtime.Object) (value *record.Object, key string, refused error) {
+	if refused = k.unexpected(obj); refused != nil {
+		return nil, "", refused
+	}
+	transformed, key, refused := k.transformLocked(obj)
+	if refused == nil {
+		value, refused = encode(key, transformed)
+	}
+	return value, key, refused
+}
+
 // encode encodes an object that is to be stored.
 func encode(key string, obj any) (*record.Object, error) {
 	value, err := indexer.Encode(key, obj)
@@ -247,12 +259,12 @@ func (k *Sink) Bookmark(rv string) error {
 	return k.passLocked(rv)
 }
 
-// bookmarksBucket has the last bookmark of each informer of the file, by space. All are in one bucket, so that a commit
+// BookmarksBucket has the last bookmark of each informer of the file, by space. All are in one bucket, so that a commit
 // with the bookmarks of many informers writes as few pages as one with a single bookmark.
-var bookmarksBucket = persist.Bucket{Space: "bookmarks", Name: "last"}
+var BookmarksBucket = persist.Bucket{Space: "bookmarks", Name: "last"}
 
-// A lastBookmark says that nothing has happened between the version of the store and a later ResourceVersion.
-type lastBookmark struct {
+// A LastBookmark says that nothing has happened between the version of the store and a later ResourceVersion.
+type LastBookmark struct {
 	ResourceVersion string    `json:"resourceVersion"`
 	VouchedAt       time.Time `json:"vouchedAt"`
 }
@@ -260,9 +272,9 @@ type lastBookmark struct {
 // passLocked notes that nothing has changed up to the resourceVersion rv.
 func (k *Sink) passLocked(rv string) error {
 	k.vouchLocked(rv)
-	value := persist.JSON(lastBookmark{rv, k.record.VouchedAt})
+	value := persist.JSON(LastBookmark{rv, k.record.VouchedAt})
 	_, err := k.db.Update(func(b *persist.Batch) {
-		b.Put(bookmarksBucket, k.space, value)
+		b.Put(BookmarksBucket, k.space, value)
 		b.Idle() // If a crash loses the bookmark, the next process resumes a little earlier.
 	})
 	if err == nil {
@@ -273,8 +285,8 @@ func (k *Sink) passLocked(rv string) error {
 
 // passLastBookmark moves r to its last bookmark, if that is later.
 func (k *Sink) passLastBookmark(r *checkpoint.Record) {
-	_, err := k.db.View(bookmarksBucket, k.space, func(it *persist.Item) error {
-		last, err := persist.ReadJSON[lastBookmark](it)
+	_, err := k.db.View(BookmarksBucket, k.space, func(it *persist.Item) error {
+		last, err := persist.ReadJSON[LastBookmark](it)
 		if order, ok := checkpoint.CompareVersions(last.ResourceVersion, r.ResourceVersion); ok && order > 0 {
 			r.ResourceVersion, r.VouchedAt = last.ResourceVersion, last.VouchedAt
 		}
@@ -288,7 +300,7 @@ func (k *Sink) passLastBookmark(r *checkpoint.Record) {
 func (k *Sink) forgetBookmark(b *persist.Batch) { DropBookmark(b, k.space) }
 
 // DropBookmark removes the last bookmark of a space whose buckets are dropped.
-func DropBookmark(b *persist.Batch, space string) { b.Delete(bookmarksBucket, space) }
+func DropBookmark(b *persist.Batch, space string) { b.Delete(BookmarksBucket, space) }
 
 // Replace implements [cache.ReflectorStore]. It does nothing: the Resumer has brought the store up to date, or another
 // list follows.

@@ -126,13 +126,7 @@ func (r *relist) item(obj runtime.Object) error {
 func (r *relist) encodeLocked(obj runtime.Object) (value *record.Object, key string, err error) {
 	k, sent := r.k, request.ItemOf(obj)
 	r.newest = checkpoint.Later(r.newest, sent.ResourceVersion)
-	refused := k.unexpected(obj)
-	if refused == nil {
-		var transformed any
-		if transformed, key, refused = k.transformLocked(obj); refused == nil {
-			value, refused = encode(key, transformed)
-		}
-	}
+	value, key, refused := k.encodeLocked(obj)
 	if refused == nil {
 		return value, key, nil
 	}

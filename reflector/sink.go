@@ -18,8 +18,8 @@ import (
 
 // The checkpoint of an informer in its space.
 const (
-	checkpointBucket = "checkpoint"
-	checkpointKey    = "resume"
+	CheckpointBucket = "checkpoint"
+	CheckpointKey    = "resume"
 )
 
 // SinkOptions configures [NewSink]. A field is required unless its comment says what zero means.
@@ -97,7 +97,7 @@ var (
 // NewSink returns a Sink that knows nothing of the checkpoint yet, see [Sink.Load].
 func NewSink(o SinkOptions) *Sink {
 	return &Sink{
-		db: o.DB, space: o.Space, bucket: persist.Bucket{Space: o.Space, Name: checkpointBucket},
+		db: o.DB, space: o.Space, bucket: persist.Bucket{Space: o.Space, Name: CheckpointBucket},
 		indexer: o.Indexer, queue: o.Log, informer: o.Informer, detector: o.Detector, logger: o.Logger,
 		example: o.Example, newObject: o.NewObject, storedType: reflect.TypeOf(o.NewObject()), closed: make(chan struct{}),
 		batchBytes: int(cmp.Or(o.MaxPendingBytes, 8*relistBytes) / 8),
@@ -105,7 +105,7 @@ func NewSink(o SinkOptions) *Sink {
 }
 
 // Buckets returns the names of the buckets that a Sink has in its space.
-func Buckets() []string { return []string{checkpointBucket, stagedBucket} }
+func Buckets() []string { return []string{CheckpointBucket, StagedBucket} }
 
 // Load reads the checkpoint and decides how to start. Objects are transformed from now on. After an error it can be
 // called again.
@@ -168,7 +168,7 @@ func (k *Sink) stored() (found *checkpoint.Record, err error) {
 
 // StoredCheckpoint returns the checkpoint in a space, whose store is at a resourceVersion. It is nil if there is none.
 func StoredCheckpoint(db *persist.DB, space, resourceVersion string) (found *checkpoint.Record, err error) {
-	_, err = db.View(persist.Bucket{Space: space, Name: checkpointBucket}, checkpointKey, func(it *persist.Item) error {
+	_, err = db.View(persist.Bucket{Space: space, Name: CheckpointBucket}, CheckpointKey, func(it *persist.Item) error {
 		payload, err := it.Payload()
 		if err != nil {
 			return err
@@ -280,7 +280,7 @@ func (k *Sink) putCheckpoint() func(*persist.Batch) {
 	}
 	k.written = r
 	encoded := r.Encode()
-	return func(b *persist.Batch) { b.Put(k.bucket, checkpointKey, encoded) }
+	return func(b *persist.Batch) { b.Put(k.bucket, CheckpointKey, encoded) }
 }
 
 // Stop makes the Sink refuse everything that still comes: nothing is written any more.

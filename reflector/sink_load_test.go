@@ -81,7 +81,7 @@ func TestWhatTheNextProcessDecides(t *testing.T) {
 			return err
 		}, checkpoint.CauseNoVersion, true, ""},
 		{"the checkpoint cannot be parsed", func(k *Sink) error {
-			_, err := k.db.Update(func(b *persist.Batch) { b.Put(k.bucket, checkpointKey, []byte("{")) })
+			_, err := k.db.Update(func(b *persist.Batch) { b.Put(k.bucket, CheckpointKey, []byte("{")) })
 			return err
 		}, checkpoint.CauseDamaged, false, ""},
 		{"nobody knows what is listed", func(k *Sink) error {

@@ -9,9 +9,9 @@ import (
 	"github.com/warmwatch/warmwatch/persist"
 )
 
-// stagedBucket has the staged objects of a relist that it does not keep in memory. The next relist drops what a crash
+// StagedBucket has the staged objects of a relist that it does not keep in memory. The next relist drops what a crash
 // has left there: before it puts something there, and when it is done.
-const stagedBucket = "staged"
+const StagedBucket = "staged"
 
 // stage holds the objects of a list that differ from the store, until the list is
 // complete: up to relistItems or maxBytes of them in memory, the others in the file. One
@@ -29,7 +29,7 @@ type stage struct {
 
 func newStage(k *Sink) *stage {
 	return &stage{
-		db: k.db, bucket: persist.Bucket{Space: k.space, Name: stagedBucket}, newObject: k.newObject, maxBytes: k.batchBytes,
+		db: k.db, bucket: persist.Bucket{Space: k.space, Name: StagedBucket}, newObject: k.newObject, maxBytes: k.batchBytes,
 		memory: map[string]*record.Object{}, spilled: map[string]struct{}{},
 	}
 }

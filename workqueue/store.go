@@ -16,12 +16,12 @@ import (
 
 // The buckets of a Store in its space.
 const (
-	namesBucket = "workqueues" // Nothing, by name.
-	keysBucket  = "work"       // Nothing, by name and key.
+	NamesBucket = "workqueues" // Nothing, by name.
+	KeysBucket  = "work"       // Nothing, by name and key.
 )
 
 // Buckets returns the names of the buckets that a Store has in its space.
-func Buckets() []string { return []string{namesBucket, keysBucket} }
+func Buckets() []string { return []string{NamesBucket, KeysBucket} }
 
 // maxNameBytes is the length of the longest name of a workqueue.
 const maxNameBytes = 1024
@@ -55,7 +55,7 @@ type owner interface {
 // NewStore returns the Store of a space. Only one Store at a time writes to its [Buckets], and nothing else does.
 func NewStore(db *persist.DB, space string, logger klog.Logger) *Store {
 	s := &Store{
-		db: db, names: persist.Bucket{Space: space, Name: namesBucket}, keys: persist.Bucket{Space: space, Name: keysBucket},
+		db: db, names: persist.Bucket{Space: space, Name: NamesBucket}, keys: persist.Bucket{Space: space, Name: KeysBucket},
 		logger: logger, owners: map[string]owner{}, left: map[string]int{},
 	}
 	if err := db.Read(space, s.load); err != nil {
@@ -66,7 +66,7 @@ func NewStore(db *persist.DB, space string, logger klog.Logger) *Store {
 
 // load finds the names in the file.
 func (s *Store) load(snapshot *persist.Snapshot) error {
-	err := snapshot.Scan(namesBucket, "", func(it *persist.Item) (bool, error) {
+	err := snapshot.Scan(NamesBucket, "", func(it *persist.Item) (bool, error) {
 		s.left[it.Key] = 0
 		return true, nil
 	})
@@ -119,7 +119,7 @@ func (s *Store) checkUnusedLocked(name string) error {
 // scan calls fn with each key of a name.
 func (s *Store) scan(snapshot *persist.Snapshot, name string, fn func(key string, it *persist.Item)) error {
 	prefix := keyfield.Of(name)
-	return snapshot.Scan(keysBucket, prefix, func(it *persist.Item) (bool, error) {
+	return snapshot.Scan(KeysBucket, prefix, func(it *persist.Item) (bool, error) {
 		key, ours := strings.CutPrefix(it.Key, prefix)
 		if ours {
 			fn(key, it)

@@ -4,7 +4,6 @@ package main
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"flag"
 	"fmt"
@@ -27,6 +26,7 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 
 	"github.com/warmwatch/warmwatch"
+	"github.com/warmwatch/warmwatch/debug"
 )
 
 var (
@@ -35,7 +35,8 @@ var (
 	path       = flag.String("cache", "cache.db", "the cache file, in a directory of the node that outlives Pods")
 	dir        = flag.String("dir", "pods", "directory of the files")
 	epoch      = flag.String("epoch", "", "what has to be the same for the files to be there, for example the boot id; empty: each start makes all files")
-	status     = flag.String("status", "", "address that serves the status of the cache, and relists after POST /relist; empty disables it")
+	status     = flag.String("status", "", "address that serves the page of the cache, with POST /compare and POST /relist, and /readyz, to operators only; empty disables it")
+	probe      = flag.String("probe", "", "address that serves /readyz to the cluster; empty disables it")
 )
 
 func main() {
@@ -69,17 +70,13 @@ func run(ctx context.Context) (err error) {
 	if err != nil {
 		return err
 	}
-	if *status != "" {
-		http.HandleFunc("/status", func(w http.ResponseWriter, _ *http.Request) {
-			_ = json.NewEncoder(w).Encode(c.Status())
-		})
-		http.HandleFunc("POST /relist", func(w http.ResponseWriter, r *http.Request) { // After an etcd was put back.
-			if err := c.Relist(r.Context()); err != nil {
-				http.Error(w, err.Error(), http.StatusServiceUnavailable)
-			}
-		})
-		go func() { log.Print(http.ListenAndServe(*status, nil)) }()
-	}
+	ready := http.NewServeMux()
+	ready.HandleFunc("/readyz", readyz(debug.ReadyCheck(c)))
+	serve(*probe, ready)
+	page := http.NewServeMux()
+	page.Handle("/", debug.Handler(c, debug.Options{Actions: true}))
+	page.Handle("/readyz", ready)
+	serve(*status, page)
 
 	lw := cache.NewListWatchFromClient(client.CoreV1().RESTClient(), "pods", "", fields.OneTermEqualSelector("spec.nodeName", *node))
 	pods, err := c.NewSharedIndexInformer(lw, &corev1.Pod{}, warmwatch.InformerOptions{})
@@ -97,6 +94,20 @@ func run(ctx context.Context) (err error) {
 	}
 	pods.RunWithContext(ctx) // It returns when all reconciles have returned, and only then the Cache is closed.
 	return nil
+}
+
+func serve(address string, h http.Handler) {
+	if address != "" {
+		go func() { log.Print(http.ListenAndServe(address, h)) }()
+	}
+}
+
+func readyz(check func(*http.Request) error) http.HandlerFunc {
+	return func(w http.ResponseWriter, r *http.Request) {
+		if err := check(r); err != nil {
+			http.Error(w, err.Error(), http.StatusServiceUnavailable)
+		}
+	}
 }
 
 // version changes when the contents of the files do. Then all files are made anew.

@@ -6,6 +6,7 @@ import (
 	"net/http"
 	"slices"
 	"strconv"
+	"strings"
 	"sync"
 	"testing"
 
@@ -79,8 +80,16 @@ func worldLife(t *testing.T, api *httpserver.Server, path string, lists ...func(
 	if d := cmp.Diff(want, got); d != "" {
 		t.Errorf("the store (-server +store):\n%s", d)
 	}
+	if n := c.Metrics().Informers[0].ReceivedBytes; n["other"] == 0 || n["list"]+n["metadata"]+n["watch"] == 0 {
+		t.Errorf("received %v", n)
+	}
 	stop()
 	wg.Wait()
+	for _, e := range c.Timeline() { // The end of the informer is no failure of the server.
+		if e.Code == warmwatch.CodeServerFails && strings.Contains(e.Message, "cancel") {
+			t.Errorf("in the timeline: %+v", e)
+		}
+	}
 	if err := c.Close(); err != nil {
 		t.Error(err)
 	}

@@ -7,7 +7,9 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
+	"strings"
 	"time"
 
 	"k8s.io/client-go/rest"
@@ -63,7 +65,7 @@ func (a *apiServer) writeCredentials() error {
 }
 
 func (a *apiServer) args() []string {
-	return append([]string{
+	args := []string{
 		"--etcd-servers=" + a.etcdURL,
 		"--etcd-compaction-interval=0", // History goes when a test says so.
 		"--bind-address=127.0.0.1",
@@ -86,7 +88,12 @@ func (a *apiServer) args() []string {
 		"--enable-priority-and-fairness=false",
 		"--max-requests-inflight=0",
 		"--max-mutating-requests-inflight=0",
-	}, a.flags...)
+	}
+	args = slices.DeleteFunc(args, func(arg string) bool { // The server would add up the values of some flags.
+		name, _, _ := strings.Cut(arg, "=")
+		return slices.ContainsFunc(a.flags, func(flag string) bool { return strings.HasPrefix(flag, name+"=") })
+	})
+	return append(args, a.flags...)
 }
 
 func (a *apiServer) start(ctx context.Context) error {
