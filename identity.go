@@ -33,6 +33,18 @@ func formOf(example runtime.Object) checkpoint.Form {
 	return checkpoint.FormTyped
 }
 
+// ownExample copies an unstructured example, because the caller may change it: a program may create the very object
+// with which it has asked controller-runtime for an informer. Of a typed example only the Go type is read.
+func ownExample(example runtime.Object) runtime.Object {
+	u, ok := example.(*unstructured.Unstructured)
+	if !ok || u == nil {
+		return example
+	}
+	own := &unstructured.Unstructured{}
+	own.SetGroupVersionKind(u.GroupVersionKind())
+	return own
+}
+
 // askedBy returns what the List of an informer with these options must ask for.
 func askedBy(example runtime.Object, o InformerOptions) (request.Asked, error) {
 	labelSelector, err := request.Labels(o.LabelSelector)

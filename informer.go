@@ -12,7 +12,6 @@ import (
 	"sync"
 	"sync/atomic"
 
-	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/klog/v2"
@@ -218,18 +217,6 @@ func (s *SharedIndexInformer) report(e Event, err error) {
 	p := s.place.Load()
 	e.Informer = p.name()
 	s.shared.timeline.record(p.logger, e, err)
-}
-
-// ownExample copies an unstructured example, because the caller may change it: a program may create the very object
-// with which it has asked controller-runtime for an informer. Of a typed example only the Go type is read.
-func ownExample(example runtime.Object) runtime.Object {
-	u, ok := example.(*unstructured.Unstructured)
-	if !ok || u == nil {
-		return example
-	}
-	own := &unstructured.Unstructured{}
-	own.SetGroupVersionKind(u.GroupVersionKind())
-	return own
 }
 
 // HasSynced implements [cache.SharedInformer]: the cache has caught up with the server as it was when the informer

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"path/filepath"
 	"reflect"
+	"sync"
 	"time"
 
 	"k8s.io/apimachinery/pkg/runtime"
@@ -239,4 +240,40 @@ var errRequired = errors.New("is required")
 // isNil also finds a nil pointer in an interface.
 func isNil(v any) bool {
 	return v == nil || (reflect.ValueOf(v).Kind() == reflect.Pointer && reflect.ValueOf(v).IsNil())
+}
+
+// A signal is set once, and stays set.
+type signal struct {
+	once sync.Once
+	done chan struct{} // Closed when it is set.
+}
+
+func newSignal() *signal { return &signal{done: make(chan struct{})} }
+
+// set reports whether this call has set it.
+func (s *signal) set() (first bool) {
+	s.once.Do(func() {
+		close(s.done)
+		first = true
+	})
+	return first
+}
+
+func isClosed(c <-chan struct{}) bool {
+	select {
+	case <-c:
+		return true
+	default:
+		return false
+	}
+}
+
+// pause waits for d, and reports false if ctx was done first.
+func pause(ctx context.Context, d time.Duration) bool {
+	select {
+	case <-time.After(d):
+		return true
+	case <-ctx.Done():
+		return false
+	}
 }

@@ -9,6 +9,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/client-go/tools/cache"
 
 	"github.com/warmwatch/warmwatch/checkpoint"
@@ -324,9 +325,10 @@ func (p *progress) setPhase(phase Phase) {
 	}
 }
 
-// Disconnected implements [reflector.Informer].
+// Disconnected implements [reflector.Informer]. That a watch has expired, or ends for a relist, is no failure: a list
+// follows.
 func (p *progress) Disconnected(err error) {
-	if err != nil && !p.isEnding() {
+	if err != nil && !p.isEnding() && !apierrors.IsResourceExpired(err) {
 		p.set(CodeServerFails, err)
 	}
 	p.setPhase(PhaseDisconnected)
@@ -486,40 +488,4 @@ func (p *progress) problemsLocked() (all []Problem, first error) {
 		}
 	}
 	return all, first
-}
-
-// A signal is set once, and stays set.
-type signal struct {
-	once sync.Once
-	done chan struct{} // Closed when it is set.
-}
-
-func newSignal() *signal { return &signal{done: make(chan struct{})} }
-
-// set reports whether this call has set it.
-func (s *signal) set() (first bool) {
-	s.once.Do(func() {
-		close(s.done)
-		first = true
-	})
-	return first
-}
-
-func isClosed(c <-chan struct{}) bool {
-	select {
-	case <-c:
-		return true
-	default:
-		return false
-	}
-}
-
-// pause waits for d, and reports false if ctx was done first.
-func pause(ctx context.Context, d time.Duration) bool {
-	select {
-	case <-time.After(d):
-		return true
-	case <-ctx.Done():
-		return false
-	}
 }

@@ -160,7 +160,8 @@ func TestCompareShowsAndRelistRepairs(t *testing.T) {
 		if got := request(h, "POST", "/compare?informer=x").Body.String(); !strings.Contains(got, "no informer of this name") {
 			t.Error(got)
 		}
-		if w := request(h, "POST", "/relist"); w.Code != 200 || !strings.Contains(w.Body.String(), "FullRelist") || strings.Contains(w.Body.String(), "Opened") {
+		if w := request(h, "POST", "/relist"); w.Code != 200 || !strings.Contains(w.Body.String(), "FullRelist") || strings.Contains(w.Body.String(), "Opened") ||
+			strings.Contains(w.Body.String(), "ServerFails") {
 			t.Errorf("relist: %d %s", w.Code, w.Body)
 		}
 		process.ExpectStore(t, p.Informer, f)

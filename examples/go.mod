@@ -3,8 +3,10 @@ module github.com/warmwatch/warmwatch/examples
 go 1.26.0
 
 require (
+	github.com/prometheus/client_golang v1.25.0
 	github.com/warmwatch/warmwatch v0.0.0-00010101000000-000000000000
 	github.com/warmwatch/warmwatch/controllerruntime v0.0.0-00010101000000-000000000000
+	github.com/warmwatch/warmwatch/prometheus v0.0.0-00010101000000-000000000000
 	k8s.io/api v0.37.2
 	k8s.io/apimachinery v0.37.2
 	k8s.io/client-go v0.37.2
@@ -42,7 +44,6 @@ require (
 	github.com/modern-go/reflect2 v1.0.3-0.20250322232337-35a7c28c31ee // indirect
 	github.com/munnerz/goautoneg v0.0.0-20191010083416-a7dc8b61c822 // indirect
 	github.com/pmezard/go-difflib v1.0.1-0.20181226105442-5d4384ee4fb2 // indirect
-	github.com/prometheus/client_golang v1.25.0 // indirect
 	github.com/prometheus/client_model v0.6.3 // indirect
 	github.com/prometheus/common v0.72.0 // indirect
 	github.com/prometheus/procfs v0.22.0 // indirect
@@ -80,4 +81,5 @@ require (
 replace (
 	github.com/warmwatch/warmwatch => ../
 	github.com/warmwatch/warmwatch/controllerruntime => ../controllerruntime
+	github.com/warmwatch/warmwatch/prometheus => ../prometheus
 )

@@ -62,10 +62,15 @@ func TestMetrics(t *testing.T) {
 				b.Put(testBucket, fmt.Sprint(i), make([]byte, PageBytes))
 			}
 		})
-		pending := db.pending.bytes
+		waiting := func() int64 {
+			db.mu.Lock()
+			defer db.mu.Unlock()
+			return db.pending.bytes
+		}
+		pending := waiting()
 		after(time.Second / 2)
 		put(t, db, "late", "r")
-		pendingBytes := db.pending.bytes
+		pendingBytes := waiting()
 		if pending < 100*PageBytes {
 			t.Errorf("%d bytes are pending", pending)
 		}

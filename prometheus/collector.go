@@ -14,8 +14,10 @@ import (
 	"runtime/debug"
 	"slices"
 	"strings"
+	"sync"
 
 	"github.com/prometheus/client_golang/prometheus"
+	dto "github.com/prometheus/client_model/go"
 
 	"github.com/warmwatch/warmwatch"
 )
@@ -73,6 +75,9 @@ type collector struct {
 	build scrape                     // Without caches.
 	read  func() []warmwatch.Metrics // Each has another name.
 	descs []*prometheus.Desc         // In the order of the table.
+
+	mu    sync.Mutex                  // Held during a scrape. It guards:
+	pairs map[string][]*dto.LabelPair // The labels of the last scrape. To make them takes most of its time.
 }
 
 func newCollector(build scrape, read func() []warmwatch.Metrics) *collector {
@@ -92,17 +97,45 @@ func (c *collector) Describe(ch chan<- *prometheus.Desc) {
 
 // Collect implements [prometheus.Collector].
 func (c *collector) Collect(ch chan<- prometheus.Metric) {
-	now := c.build
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	now, pairs := c.build, make(map[string][]*dto.LabelPair, len(c.pairs))
+	defer func() { c.pairs = pairs }()
 	now.caches = c.read()
 	for i, m := range metrics {
 		if m.kind.histogram {
 			collectCommits(c.descs[i], now.caches, ch)
 			continue
 		}
-		for _, s := range m.series(&now) {
-			ch <- prometheus.MustNewConstMetric(c.descs[i], m.kind.of, s.value, s.labels...)
+		for key, s := range m.series(&now) {
+			key = m.name + "\xff" + key
+			if pairs[key] = c.pairs[key]; pairs[key] == nil {
+				pairs[key] = prometheus.MakeLabelPairs(c.descs[i], s.labels)
+			}
+			ch <- constant{c.descs[i], m.kind.of, pairs[key], s.value}
 		}
 	}
+}
+
+// A constant is a metric of one scrape.
+type constant struct {
+	desc  *prometheus.Desc
+	of    prometheus.ValueType
+	pairs []*dto.LabelPair
+	value float64
+}
+
+// Desc implements [prometheus.Metric].
+func (c constant) Desc() *prometheus.Desc { return c.desc }
+
+// Write implements [prometheus.Metric].
+func (c constant) Write(m *dto.Metric) error {
+	if m.Label = c.pairs; c.of == prometheus.CounterValue {
+		m.Counter = &dto.Counter{Value: &c.value}
+	} else {
+		m.Gauge = &dto.Gauge{Value: &c.value}
+	}
+	return nil
 }
 
 // series is a value with its labels.

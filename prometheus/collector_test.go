@@ -80,10 +80,19 @@ func registry(t *testing.T, caches ...warmwatch.Metrics) *prometheus.Registry {
 // exposition returns what Prometheus gets. A registry that cannot gather fails the test.
 func exposition(t *testing.T, caches ...warmwatch.Metrics) string {
 	t.Helper()
+	return scraped(t, newCollector(build, func() []warmwatch.Metrics { return caches }))
+}
+
+func scraped(t *testing.T, c prometheus.Collector) string {
+	t.Helper()
+	r := prometheus.NewPedanticRegistry()
+	if err := r.Register(c); err != nil {
+		t.Error(err)
+	}
 	w := httptest.NewRecorder()
-	promhttp.HandlerFor(registry(t, caches...), promhttp.HandlerOpts{}).ServeHTTP(w, httptest.NewRequest("GET", "/metrics", nil))
+	promhttp.HandlerFor(r, promhttp.HandlerOpts{}).ServeHTTP(w, httptest.NewRequest("GET", "/metrics", nil))
 	if w.Code != 200 {
-		t.Fatal(w.Code, w.Body)
+		t.Error(w.Code, w.Body)
 	}
 	return w.Body.String()
 }

@@ -22,6 +22,15 @@ func BenchmarkScrape(b *testing.B) {
 			c.Metrics()
 		}
 	})
+	b.Run("of=Collect", func(b *testing.B) {
+		ch := make(chan prometheus.Metric, 10_000)
+		for b.Loop() {
+			collector.Collect(ch)
+			for len(ch) > 0 {
+				<-ch
+			}
+		}
+	})
 	b.Run("of=Gather", func(b *testing.B) {
 		for b.Loop() {
 			if _, err := registry.Gather(); err != nil {

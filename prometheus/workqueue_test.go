@@ -2,6 +2,7 @@ package warmprom
 
 import (
 	"context"
+	"strings"
 	"testing"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -17,11 +18,13 @@ import (
 	"github.com/warmwatch/warmwatch/workqueue"
 )
 
-// provider counts what is added to workqueues, by their names.
-type provider struct{ adds *prometheus.CounterVec }
+// adds counts what is added to workqueues, by their names, once the provider is set: a process can set one only.
+var adds = prometheus.NewCounterVec(prometheus.CounterOpts{Name: "adds"}, []string{"name"})
 
-func (p provider) NewAddsMetric(name string) clientworkqueue.CounterMetric {
-	return p.adds.WithLabelValues(name)
+type provider struct{}
+
+func (provider) NewAddsMetric(name string) clientworkqueue.CounterMetric {
+	return adds.WithLabelValues(name)
 }
 
 func unused() prometheus.Gauge { return prometheus.NewGauge(prometheus.GaugeOpts{}) }
@@ -46,18 +49,9 @@ type noWatchList struct{}
 
 func (noWatchList) IsWatchListSemanticsUnSupported() bool { return true }
 
-// TestWorkqueuesHaveTheMetricsOfClientGo under the names of the queue and of the reconciler, as docs/metrics.md says.
-func TestWorkqueuesHaveTheMetricsOfClientGo(t *testing.T) {
-	adds := prometheus.NewCounterVec(prometheus.CounterOpts{Name: "adds"}, []string{"name"})
-	clientworkqueue.SetProvider(provider{adds}) // Of this process: only the first call has an effect.
-	c := open(t, "queues")
-	queue, err := workqueue.New(c.Workqueues(), "mine", workqueue.Options[string]{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer queue.Close()
-	queue.Add("key")
-
+// runUntilReconciled runs an informer of one object, until its reconciler has called f.
+func runUntilReconciled(t *testing.T, c *warmwatch.Cache, f func()) {
+	t.Helper()
 	lw := cache.ToListWatcherWithWatchListSemantics(&cache.ListWatch{
 		ListWithContextFunc: func(context.Context, metav1.ListOptions) (runtime.Object, error) {
 			return &corev1.ConfigMapList{
@@ -73,13 +67,52 @@ func TestWorkqueuesHaveTheMetricsOfClientGo(t *testing.T) {
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	_, err = informer.AddReconciler("routes", func(context.Context, warmwatch.ReconcileRequest) (warmwatch.ReconcileResult, error) {
+		f()
 		cancel()
 		return warmwatch.ReconcileResult{}, nil
 	}, warmwatch.ReconcilerOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}
-	informer.RunWithContext(ctx) // Until the object is reconciled.
+	informer.RunWithContext(ctx)
+}
+
+// TestAScrapeOfACacheThatRuns, by a reconciler: a scrape waits for nothing that its caller holds.
+func TestAScrapeOfACacheThatRuns(t *testing.T) {
+	c := open(t, "running")
+	collector, err := NewCollector(c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var got string
+	runUntilReconciled(t, c, func() { got = scraped(t, collector) })
+	const labels = `name="",namespace="",`
+	for _, want := range []string{
+		`warmwatch_persistent{cache="running"} 1`,
+		`warmwatch_informer_objects{cache="running",group="",` + labels + `resource="configmaps",version="v1"} 1`,
+		`warmwatch_informer_relists_total{cache="running",cause="FirstStart",group="",` + labels + `resource="configmaps",version="v1"} 1`,
+		`warmwatch_reconciler_keys{cache="running",group="",handler="routes",` + labels + `resource="configmaps",version="v1"} 1`,
+		`warmwatch_reconcile_timestamp_seconds{cache="running",group="",handler="routes",` + labels + `resource="configmaps",version="v1"} `,
+	} {
+		if !strings.Contains(got, "\n"+want) {
+			t.Errorf("no %s in:\n%s", want, got)
+		}
+	}
+}
+
+// TestWorkqueuesHaveTheMetricsOfClientGo under the names of the queue and of the reconciler, as docs/metrics.md says.
+func TestWorkqueuesHaveTheMetricsOfClientGo(t *testing.T) {
+	clientworkqueue.SetProvider(provider{})
+	adds.Reset()
+	c := open(t, "queues")
+	queue, err := workqueue.New(c.Workqueues(), "mine", workqueue.Options[string]{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer queue.Close()
+	queue.Add("key")
+
+	runUntilReconciled(t, c, func() {})
 	for _, name := range []string{"mine", "routes"} {
 		if n := testutil.ToFloat64(adds.WithLabelValues(name)); n != 1 {
 			t.Errorf("%s: %v were added", name, n)

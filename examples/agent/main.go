@@ -17,6 +17,8 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/fields"
@@ -27,6 +29,7 @@ import (
 
 	"github.com/warmwatch/warmwatch"
 	"github.com/warmwatch/warmwatch/debug"
+	warmprom "github.com/warmwatch/warmwatch/prometheus"
 )
 
 var (
@@ -36,7 +39,7 @@ var (
 	dir        = flag.String("dir", "pods", "directory of the files")
 	epoch      = flag.String("epoch", "", "what has to be the same for the files to be there, for example the boot id; empty: each start makes all files")
 	status     = flag.String("status", "", "address that serves the page of the cache, with POST /compare and POST /relist, and /readyz, to operators only; empty disables it")
-	probe      = flag.String("probe", "", "address that serves /readyz to the cluster; empty disables it")
+	probe      = flag.String("probe", "", "address that serves /readyz and /metrics to the cluster; empty disables it")
 )
 
 func main() {
@@ -70,13 +73,9 @@ func run(ctx context.Context) (err error) {
 	if err != nil {
 		return err
 	}
-	ready := http.NewServeMux()
-	ready.HandleFunc("/readyz", readyz(debug.ReadyCheck(c)))
-	serve(*probe, ready)
-	page := http.NewServeMux()
-	page.Handle("/", debug.Handler(c, debug.Options{Actions: true}))
-	page.Handle("/readyz", ready)
-	serve(*status, page)
+	if err := serve(c); err != nil {
+		return err
+	}
 
 	lw := cache.NewListWatchFromClient(client.CoreV1().RESTClient(), "pods", "", fields.OneTermEqualSelector("spec.nodeName", *node))
 	pods, err := c.NewSharedIndexInformer(lw, &corev1.Pod{}, warmwatch.InformerOptions{})
@@ -96,18 +95,30 @@ func run(ctx context.Context) (err error) {
 	return nil
 }
 
-func serve(address string, h http.Handler) {
-	if address != "" {
-		go func() { log.Print(http.ListenAndServe(address, h)) }()
+// serve serves what the cluster may ask, and beside it, for operators, the page.
+func serve(c *warmwatch.Cache) error {
+	collector, err := warmprom.NewCollector(c)
+	if err != nil {
+		return err
 	}
-}
-
-func readyz(check func(*http.Request) error) http.HandlerFunc {
-	return func(w http.ResponseWriter, r *http.Request) {
-		if err := check(r); err != nil {
+	registry := prometheus.NewRegistry()
+	registry.MustRegister(collector)
+	ready := debug.ReadyCheck(c)
+	probes, page := http.NewServeMux(), http.NewServeMux()
+	probes.Handle("/metrics", promhttp.HandlerFor(registry, promhttp.HandlerOpts{}))
+	probes.HandleFunc("/readyz", func(w http.ResponseWriter, r *http.Request) {
+		if err := ready(r); err != nil {
 			http.Error(w, err.Error(), http.StatusServiceUnavailable)
 		}
+	})
+	page.Handle("/readyz", probes)
+	page.Handle("/", debug.Handler(c, debug.Options{Actions: true}))
+	for address, handler := range map[string]http.Handler{*probe: probes, *status: page} {
+		if address != "" {
+			go func() { log.Print(http.ListenAndServe(address, handler)) }()
+		}
 	}
+	return nil
 }
 
 // version changes when the contents of the files do. Then all files are made anew.

@@ -1,10 +1,12 @@
 package e2e
 
 import (
+	"bytes"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"net"
 	"net/http"
 	"os"
@@ -25,6 +27,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/util/yaml"
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/kubernetes"
@@ -127,6 +130,7 @@ func createManifests(t *testing.T, config *rest.Config) *appsv1.DaemonSet {
 	if err != nil {
 		t.Fatal(err)
 	}
+	createPodMonitors(t, client)
 	var set appsv1.DaemonSet
 	for _, obj := range manifests(t) {
 		resource, _ := meta.UnsafeGuessKindToResource(obj.GroupVersionKind())
@@ -139,16 +143,68 @@ func createManifests(t *testing.T, config *rest.Config) *appsv1.DaemonSet {
 				t.Fatalf("%s %s: %v", obj.GetKind(), obj.GetName(), err)
 			}
 		}
-		if obj.GetKind() == "DaemonSet" {
+		switch obj.GetKind() {
+		case "DaemonSet":
 			if err := runtime.DefaultUnstructuredConverter.FromUnstructured(obj.Object, &set); err != nil {
 				t.Fatal(err)
 			}
+		case "PodMonitor":
+			checkPodMonitor(t, obj, &set)
 		}
 	}
 	if len(warned) > 0 {
 		t.Errorf("the API server warns: %q", warned)
 	}
 	return &set
+}
+
+// checkPodMonitor: it finds the Pods of the DaemonSet, and their port.
+func checkPodMonitor(t *testing.T, obj *unstructured.Unstructured, set *appsv1.DaemonSet) {
+	t.Helper()
+	labels, _, err := unstructured.NestedStringMap(obj.Object, "spec", "selector", "matchLabels")
+	if err != nil || !maps.Equal(labels, set.Spec.Template.Labels) || obj.GetNamespace() != set.Namespace {
+		t.Errorf("%v, selects %v in %s", err, labels, obj.GetNamespace())
+	}
+	endpoints, _, err := unstructured.NestedSlice(obj.Object, "spec", "podMetricsEndpoints")
+	if err != nil || len(endpoints) != 1 {
+		t.Fatal(endpoints, err)
+	}
+	endpoint := endpoints[0].(map[string]any)
+	if port := set.Spec.Template.Spec.Containers[0].Ports[0].Name; endpoint["port"] != port || endpoint["path"] != "/metrics" {
+		t.Errorf("scrapes %v, the port is %s", endpoint, port)
+	}
+}
+
+// createPodMonitors has the API server know PodMonitors: the fields that most have, and no others.
+func createPodMonitors(t *testing.T, client dynamic.Interface) {
+	t.Helper()
+	const definition = `{
+		"apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition", "metadata": {"name": "podmonitors.monitoring.coreos.com"},
+		"spec": {
+			"group": "monitoring.coreos.com", "scope": "Namespaced", "names": {"plural": "podmonitors", "kind": "PodMonitor"},
+			"versions": [{"name": "v1", "served": true, "storage": true, "schema": {"openAPIV3Schema": {"type": "object", "properties": {
+				"spec": {"type": "object", "required": ["selector"], "properties": {
+					"selector": {"type": "object", "properties": {"matchLabels": {"type": "object", "additionalProperties": {"type": "string"}}}},
+					"podMetricsEndpoints": {"type": "array", "items": {"type": "object", "properties": {
+						"port": {"type": "string"}, "path": {"type": "string"}, "interval": {"type": "string"}
+					}}}
+				}}
+			}}}}]
+		}
+	}`
+	obj := &unstructured.Unstructured{}
+	if err := obj.UnmarshalJSON([]byte(definition)); err != nil {
+		t.Fatal(err)
+	}
+	resource, _ := meta.UnsafeGuessKindToResource(obj.GroupVersionKind())
+	if _, err := client.Resource(resource).Create(t.Context(), obj, metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	monitors := client.Resource(schema.GroupVersionResource{Group: "monitoring.coreos.com", Version: "v1", Resource: "podmonitors"})
+	eventually(t, "PodMonitors", func() error {
+		_, err := monitors.List(t.Context(), metav1.ListOptions{})
+		return err
+	})
 }
 
 // checkDaemonSet checks what the API server does not.
@@ -216,9 +272,11 @@ func checkPermissions(t *testing.T, client kubernetes.Interface) {
 
 // A daemon is the agent with the arguments and variables of the DaemonSet.
 type daemon struct {
-	binary, dir, status, ready string
-	args, env                  []string
-	grace                      time.Duration
+	binary, dir   string
+	status, probe string // Addresses.
+	ready         string // The path of the readiness probe.
+	args, env     []string
+	grace         time.Duration
 }
 
 // newDaemon builds the agent. Its directories and addresses are others.
@@ -232,7 +290,7 @@ func newDaemon(t *testing.T, set *appsv1.DaemonSet, config *rest.Config, node st
 	if out, err := build.CombinedOutput(); err != nil {
 		t.Fatalf("%v: %s", err, out)
 	}
-	d.status, d.ready = freeAddress(t), freeAddress(t)
+	d.status, d.probe, d.ready = freeAddress(t), freeAddress(t), c.ReadinessProbe.HTTPGet.Path
 	replace := func(old, now string) {
 		t.Helper()
 		at := slices.IndexFunc(d.args, func(arg string) bool { return strings.Contains(arg, old) })
@@ -245,8 +303,7 @@ func newDaemon(t *testing.T, set *appsv1.DaemonSet, config *rest.Config, node st
 		replace("="+m.MountPath, "="+filepath.Join(dir, m.Name))
 	}
 	replace("127.0.0.1:8080", d.status)
-	replace(fmt.Sprint("=:", c.Ports[0].ContainerPort), "="+d.ready)
-	d.ready = "http://" + d.ready + c.ReadinessProbe.HTTPGet.Path
+	replace(fmt.Sprint("=:", c.Ports[0].ContainerPort), "="+d.probe)
 	kubeconfig := filepath.Join(dir, "kubeconfig")
 	err := clientcmd.WriteToFile(clientcmdapi.Config{
 		Clusters:       map[string]*clientcmdapi.Cluster{"it": {Server: config.Host, CertificateAuthorityData: config.CAData}},
@@ -291,19 +348,26 @@ func runDaemon(t *testing.T, d *daemon) {
 		}
 		eventually(t, "a ready agent that has caught up from "+from, func() error { return d.check(from) })
 		asked := time.Now()
-		if err := errors.Join(agent.Process.Signal(syscall.SIGTERM), agent.Wait()); err != nil || time.Since(asked) > d.grace {
+		if err := errors.Join(os.Remove(filepath.Join(d.dir, "pods", "default_web")), agent.Process.Signal(syscall.SIGTERM), agent.Wait()); err != nil || time.Since(asked) > d.grace {
 			t.Errorf("ended after %v: %v\n%s", time.Since(asked), err, log.String())
 		}
 	}
-	if files, err := os.ReadDir(filepath.Join(d.dir, "pods")); err != nil || len(files) != 1 || files[0].Name() != "default_web" {
-		t.Errorf("files %v, %v", files, err)
-	}
 }
 
-// check asks the agent's readiness probe, and its page.
+// check asks the agent's readiness probe and its page, and looks for the file that it makes.
 func (d *daemon) check(from string) error {
-	if _, err := getBody(d.ready); err != nil {
+	if _, err := os.Stat(filepath.Join(d.dir, "pods", "default_web")); err != nil {
 		return err
+	}
+	if _, err := getBody("http://" + d.probe + d.ready); err != nil {
+		return err
+	}
+	metrics, err := getBody("http://" + d.probe + "/metrics")
+	if err != nil {
+		return err
+	}
+	if !bytes.Contains(metrics, []byte("\nwarmwatch_informer_objects{")) {
+		return fmt.Errorf("metrics: %s", metrics)
 	}
 	body, err := getBody("http://" + d.status + "/?format=json")
 	if err != nil {
