@@ -13,6 +13,7 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	bolt "go.etcd.io/bbolt"
 
 	"github.com/warmwatch/warmwatch/internal/hook"
 	"github.com/warmwatch/warmwatch/internal/testsupport"
@@ -99,8 +100,18 @@ func TestOpenMakesAFileSmallOfWhichMostIsFree(t *testing.T) { // S1
 	if before < minCompactBytes {
 		t.Fatalf("the file has %d bytes", before)
 	}
+	old, err := os.Open(path)
+	if err != nil {
+		t.Fatal(err)
+	}
 	var log logged
 	db := openSound(t, path, log.options(manual))
+	useOld := func(string, int, os.FileMode) (*os.File, error) { return old, nil }
+	if b, err := bolt.Open(path, 0, &bolt.Options{ReadOnly: true, Timeout: 1, OpenFile: useOld}); err != nil {
+		t.Errorf("the old file is still locked: %v", err)
+	} else if err := b.Close(); err != nil {
+		t.Error(err)
+	}
 	if m := db.Metrics(); m.Bytes > live*13/10 || m.Bytes != sizeOf(t, path) {
 		t.Errorf("%d bytes, Metrics says %d, for %d bytes of keys and values; before %d", sizeOf(t, path), m.Bytes, live, before)
 	}
@@ -219,11 +230,12 @@ func TestACompactionOnAFullDisk(t *testing.T) {
 	want := sparseFile(t, path, 20_000, 200)
 	before := sizeOf(t, path)
 	ballast := func(bytes int64) {
-		var stat syscall.Statfs_t
-		if err := syscall.Statfs(dir, &stat); err != nil {
+		f, err := os.Open(path)
+		if err != nil {
 			t.Fatal(err)
 		}
-		writeFile(t, filepath.Join(dir, "ballast"), repeat("x", int(int64(stat.Bavail)*stat.Bsize-bytes)))
+		defer f.Close()
+		writeFile(t, filepath.Join(dir, "ballast"), repeat("x", int(freeBytes(f)-bytes)))
 	}
 	ballast(64 << 10)
 	var log logged

@@ -9,6 +9,8 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -179,21 +181,40 @@ func TestOpenReadOnlyNamesTheHolder(t *testing.T) {
 
 func TestACopyIsOfOneCommit(t *testing.T) {
 	path := testsupport.Path(t)
-	db := openSound(t, path, Options{CommitInterval: time.Millisecond})
-	copied := filepath.Join(t.TempDir(), "copy.db")
-	for n, whole := 0, 0; whole < 5; n++ {
-		apply(t, db, func(b *Batch) {
-			for i := range 200 {
-				b.Put(testBucket, fmt.Sprint(i), []byte(strconv.Itoa(n)+repeat(" ", 100*(n%30))))
+	db := openSound(t, path, manual)
+	var stop atomic.Bool
+	var pause sync.Mutex
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		for n := 0; !stop.Load(); n++ {
+			pause.Lock()
+			pause.Unlock() //nolint:staticcheck // SA2001: it waits.
+			apply(t, db, func(b *Batch) {
+				for i := range 500 {
+					b.Put(testBucket, fmt.Sprint(i), []byte(strconv.Itoa(n)+repeat(" ", 100*(n%30))))
+				}
+			})
+			if err := db.Flush(); err != nil {
+				t.Error(err)
 			}
-		})
-		if n%20 != 0 {
-			continue
 		}
-		if err := CopyFile(t.Context(), path, copied); err != nil {
-			if !strings.Contains(err.Error(), "was written to") {
-				t.Fatal(err)
-			}
+	})
+	copied := filepath.Join(t.TempDir(), "copy.db")
+	whole, torn := 0, 0
+	for n := 0; whole < 5 || torn < 5; n++ {
+		if n%10 == 4 { // A copy may be slower than any commit.
+			pause.Lock()
+		}
+		ok, err := copyFile(path, copied)
+		if n%10 == 9 {
+			pause.Unlock()
+		}
+		if err != nil {
+			t.Error(err)
+			break
+		}
+		if !ok {
+			torn++
 			continue
 		}
 		whole++
@@ -201,10 +222,17 @@ func TestACopyIsOfOneCommit(t *testing.T) {
 		first, _ := get(t, reader, "0")
 		for key, value := range contents(t, reader) {
 			if value != first {
-				t.Fatalf("key %s is of another batch", key)
+				t.Errorf("key %s is of another batch", key)
 			}
 		}
 		close1(t, reader)
+	}
+	stop.Store(true)
+	pause.TryLock()
+	pause.Unlock()
+	wg.Wait()
+	if err := CopyFile(t.Context(), path, copied); err != nil {
+		t.Error(err)
 	}
 	stopped, cancel := context.WithCancel(t.Context())
 	cancel()
