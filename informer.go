@@ -370,7 +370,7 @@ func (s *SharedIndexInformer) Status() InformerStatus {
 		StartedFrom: s.progress.startedFrom,
 		Cause:       s.progress.cause,
 		Reason:      s.progress.reason,
-		LastContact: *s.progress.contact.Load(),
+		LastContact: s.progress.lastContact(),
 		ServerErr:   s.progress.troubles[CodeServerFails].err,
 		Resumes:     s.progress.resumes,
 	}

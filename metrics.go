@@ -79,7 +79,7 @@ func (s *SharedIndexInformer) metrics(p *parts, problems map[Code]int) InformerM
 	id := p.identity
 	m := InformerMetrics{
 		Informer: p.name(), Group: id.Group, Version: id.Version, Resource: id.Resource, Namespace: id.Namespace, Name: s.opts.Name,
-		Objects: p.indexer.Len(), LastContact: *s.progress.contact.Load(),
+		Objects: p.indexer.Len(), LastContact: s.progress.lastContact(),
 		ReceivedBytes: s.progress.received.ByKind(), Events: p.sink.Events().ByType(),
 		Handlers: s.processor.Status(queue.Handlers), Reconcilers: s.progress.reconcilerStatus(s.workStatus(p)),
 	}

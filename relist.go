@@ -85,7 +85,7 @@ const quietTimeOfRelist = time.Second
 func (p *progress) isQuiet() bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return p.phase == PhaseLive && time.Since(*p.contact.Load()) >= quietTimeOfRelist
+	return p.phase == PhaseLive && time.Since(p.lastContact()) >= quietTimeOfRelist
 }
 
 // relistRegularly asks for a relist each Options.FullRelistEvery.
@@ -166,7 +166,7 @@ func (s *SharedIndexInformer) awaitRepair(limit time.Duration) bool {
 func (p *progress) repair() (repaired, heard bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	recent := time.Since(*p.contact.Load()) < recentAnswer || time.Since(p.liveUntil) < recentAnswer
+	recent := time.Since(p.lastContact()) < recentAnswer || time.Since(p.liveUntil) < recentAnswer
 	return p.troubles[CodeUnreadable].err == nil, p.phase == PhaseLive || recent && p.phase != PhaseStopped
 }
 

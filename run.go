@@ -167,7 +167,7 @@ func (s *SharedIndexInformer) serveStored(ctx context.Context) {
 // serveStale makes HasSynced true once the server has not been heard for a while.
 func (s *SharedIndexInformer) serveStale(ctx context.Context, after time.Duration) {
 	silent := time.Duration(0)
-	for begun := time.Now(); silent < after && !isClosed(s.synced.done); silent = min(time.Since(begun), time.Since(*s.progress.contact.Load())) {
+	for begun := time.Now(); silent < after && !isClosed(s.synced.done); silent = min(time.Since(begun), time.Since(s.progress.lastContact())) {
 		if !pause(ctx, after-silent) {
 			return
 		}

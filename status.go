@@ -172,8 +172,8 @@ type askedRelist struct {
 
 // progress is the part of the status that has a lock of its own.
 type progress struct {
-	report   func(Event, error)        // Adds an event to the timeline. mu is not held.
-	contact  atomic.Pointer[time.Time] // When the server has answered last. Never nil.
+	report   func(Event, error) // Adds an event to the timeline. mu is not held.
+	contact  atomic.Int64       // When the server has answered last, in nanoseconds since 1970. 0: it has not.
 	received request.Received
 
 	mu          sync.Mutex
@@ -206,7 +206,6 @@ type reconciles struct {
 
 func (p *progress) init(report func(Event, error)) {
 	p.report, p.phase = report, PhaseLoading
-	p.contact.Store(new(time.Time))
 	p.troubles, p.relists, p.reconcilers = map[Code]trouble{}, map[Cause]int{}, map[string]*reconciles{}
 }
 
@@ -220,7 +219,9 @@ func (p *progress) begin() {
 // started notes how the informer starts, now that the file has been read, for which the server
 // last vouched at that time.
 func (p *progress) started(decision checkpoint.Decision, vouchedAt time.Time) {
-	p.contact.Store(&vouchedAt)
+	if !vouchedAt.IsZero() {
+		p.contact.Store(vouchedAt.UnixNano())
+	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.phase, p.startedFrom = PhaseDisconnected, "server"
@@ -235,7 +236,7 @@ func (p *progress) fromDisk(objects int) Event {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	e := Event{Cause: string(p.cause), Message: "from disk", Numbers: map[string]float64{"objects": float64(objects)}}
-	if last := *p.contact.Load(); !last.IsZero() {
+	if last := p.lastContact(); !last.IsZero() {
 		e.Numbers["secondsSinceContact"] = max(0, seconds(time.Since(last)))
 	}
 	return e
@@ -287,7 +288,14 @@ func (p *progress) Relisting(how reflector.Relisting) {
 }
 
 // Contact implements [reflector.Informer].
-func (p *progress) Contact() { p.contact.Store(new(time.Now())) }
+func (p *progress) Contact() { p.contact.Store(time.Now().UnixNano()) }
+
+func (p *progress) lastContact() time.Time {
+	if at := p.contact.Load(); at != 0 {
+		return time.Unix(0, at)
+	}
+	return time.Time{}
+}
 
 func (p *progress) reconcileBegun(name string, object cache.ObjectName) {
 	p.mu.Lock()
