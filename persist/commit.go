@@ -102,7 +102,8 @@ func (db *DB) nextCommitLocked(now time.Time) (wait time.Duration, due bool) {
 func (db *DB) commit() {
 	db.mu.Lock()
 	if db.failingLocked() && !db.flushRequested && time.Now().Before(db.commitAt) {
-		db.countLocked()
+		db.countedTo = db.applied // They count as durable, see durableGrace.
+		db.announceLocked()
 		db.mu.Unlock()
 		return
 	}
@@ -125,15 +126,6 @@ func (db *DB) commit() {
 	db.mu.Lock()
 	defer db.mu.Unlock()
 	db.attemptedLocked(flushing, txID, begin, err)
-	db.announceLocked()
-}
-
-// countLocked makes all applied batches count as durable although they are not in the file.
-func (db *DB) countLocked() {
-	if db.countedTo <= db.durable { // The first time since something was written.
-		db.opts.Logger.Info("Nothing can be written: durable handlers get changes that are not in the cache file", "path", db.path, "after", durableGrace)
-	}
-	db.countedTo = db.applied
 	db.announceLocked()
 }
 

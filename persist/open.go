@@ -65,7 +65,6 @@ func Open(ctx context.Context, path string, o Options) (*DB, error) {
 		return nil, err
 	}
 	if err != nil {
-		db.opts.Logger.Error(err, "Could not use the cache file, working from memory", "path", path)
 		p := &problem{CodeNoFile, time.Now(), fmt.Errorf("persist: working from memory: %w", err)}
 		if errors.Is(err, ErrLocked) {
 			p.code = CodeLocked
@@ -276,7 +275,6 @@ func (db *DB) setAside(ctx context.Context, bad os.FileInfo, cause error) error 
 		return errors.Join(cause, err)
 	}
 	db.unmarkStart()
-	db.opts.Logger.Error(cause, "Set the cache file aside and begin a new one", "path", db.path, "aside", aside)
 	db.aside.Store(&SetAside{aside, now, cause.Error()})
 	return nil
 }
