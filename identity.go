@@ -117,19 +117,16 @@ func unseenIdentity(example runtime.Object, name string) checkpoint.Identity {
 	return id
 }
 
-// An asker makes requests of our own like the ListerWatcher's: with its credentials, to its server.
-type asker struct{ lw cache.ListerWatcher }
-
-// look returns the request that a watch would make: unlike a List it takes no token of the client's rate limiter. A
-// call that hangs is left behind when ctx is done.
-func (a asker) look(ctx context.Context) (*request.Seen, error) {
+// look returns the request that a watch of a ListerWatcher would make: unlike a List it takes no token of the client's
+// rate limiter. A call that hangs is left behind when ctx is done.
+func look(ctx context.Context, lw cache.ListerWatcher) (*request.Seen, error) {
 	type result struct {
 		seen *request.Seen
 		err  error
 	}
 	looked := make(chan result, 1)
 	go func() {
-		lw := cache.ToListerWatcherWithContext(a.lw)
+		lw := cache.ToListerWatcherWithContext(lw)
 		seen, err := request.Look(ctx, func(ctx context.Context) error {
 			w, err := lw.WatchWithContext(ctx, metav1.ListOptions{ResourceVersion: "1", AllowWatchBookmarks: true, TimeoutSeconds: new(int64(1))})
 			if err == nil && w != nil { // The request was sent, because it cannot be seen.

@@ -71,7 +71,7 @@ import (
 type SharedIndexInformer struct {
 	shared  *shared
 	opts    InformerOptions
-	asker   asker
+	lw      cache.ListerWatcher
 	example runtime.Object
 
 	place     atomic.Pointer[place]
@@ -190,7 +190,7 @@ func (c *shared) newInformer(lw cache.ListerWatcher, example runtime.Object, o I
 	o.IndexVersion = cmp.Or(o.IndexVersion, c.opts.IndexVersion)
 	o.NeverResume = o.NeverResume || c.opts.NeverResume
 	s := &SharedIndexInformer{
-		shared: c, opts: o, asker: asker{lw: lw}, example: ownExample(example),
+		shared: c, opts: o, lw: lw, example: ownExample(example),
 		detector: cache.NewCacheMutationDetector(fmt.Sprintf("%T", example)),
 		caught:   newSignal(), synced: newSignal(), served: newSignal(),
 		ended: make(chan struct{}), watchErrorHandler: cache.DefaultWatchErrorHandler,

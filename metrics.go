@@ -109,7 +109,7 @@ func (s *SharedIndexInformer) Compare(ctx context.Context) (d Difference, err er
 	if !isClosed(s.served.done) {
 		return d, errors.New("warmwatch: the informer does not serve its cache yet")
 	}
-	list := pager.New(checked(s.asker.lw, s.checkRequest).ListWithContext)
+	list := pager.New(checked(s.lw, s.checkRequest).ListWithContext)
 	look := func() (map[string]reflector.Difference, error) {
 		return s.parts.Load().sink.Compare(func(each func(runtime.Object) error) error {
 			return list.EachListItem(ctx, metav1.ListOptions{}, each)

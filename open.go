@@ -193,7 +193,7 @@ var lookBackoff = wait.Backoff{Duration: 800 * time.Millisecond, Cap: 30 * time.
 // does.
 func (s *SharedIndexInformer) lookUntilSeen(ctx context.Context) (*request.Seen, error) {
 	for backoff := lookBackoff; ; {
-		seen, err := s.asker.look(ctx)
+		seen, err := look(ctx, s.lw)
 		if err == nil || errors.Is(err, request.ErrNotSeen) {
 			return seen, err
 		}
@@ -211,7 +211,7 @@ func (s *SharedIndexInformer) lookUntilSeen(ctx context.Context) (*request.Seen,
 // that does not run.
 func (s *SharedIndexInformer) watchFailed(ctx context.Context, err error) {
 	p := s.place.Load()
-	r := cache.NewReflectorWithOptions(s.asker.lw, s.example, &s.store, cache.ReflectorOptions{Logger: &p.logger})
+	r := cache.NewReflectorWithOptions(s.lw, s.example, &s.store, cache.ReflectorOptions{Logger: &p.logger})
 	s.watchErrorHandler(klog.NewContext(ctx, p.logger), r, err)
 }
 
@@ -295,7 +295,7 @@ func (s *SharedIndexInformer) lookOf(p *parts) func(context.Context) (*request.S
 		return nil
 	}
 	return func(ctx context.Context) (*request.Seen, error) {
-		seen, err := s.asker.look(ctx)
+		seen, err := look(ctx, s.lw)
 		if err != nil {
 			return nil, err
 		}

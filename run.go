@@ -114,12 +114,9 @@ func (s *SharedIndexInformer) begin(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if !decision.Serve && p.indexer.Len() > 0 {
-		p.logger.Info("The stored objects are not served before the server has answered", "cause", decision.Cause, "reason", decision.Reason)
-	}
 	look := s.lookOf(p)
 	resumer := reflector.NewResumer(reflector.Options{
-		ListerWatcher: checked(s.asker.lw, s.checkRequest),
+		ListerWatcher: checked(s.lw, s.checkRequest),
 		Schema:        bySeen(look, s.shared.schemas.of),
 		Sink:          p.sink,
 		NeverResume:   want.NeverResume,
