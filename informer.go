@@ -212,8 +212,11 @@ func (c *shared) newInformer(lw cache.ListerWatcher, example runtime.Object, o I
 	return s
 }
 
-// report adds an event of the informer to the timeline.
+// report adds an event of the informer to the timeline, unless it has no code.
 func (s *SharedIndexInformer) report(e Event, err error) {
+	if e.Code == "" {
+		return
+	}
 	p := s.place.Load()
 	e.Informer = p.name()
 	s.shared.timeline.record(p.logger, e, err)

@@ -325,9 +325,7 @@ func (s *SharedIndexInformer) askCluster(ctx context.Context) *reflector.Relisti
 		decision, err = p.sink.SetCluster(id)
 	}
 	switch {
-	case errors.Is(err, request.ErrNotSeen):
-		p.logger.Info("The ListerWatcher's requests do not come to the transport that WrapTransport has wrapped: they are not compared with InformerOptions", "reason", err)
-	case err != nil && s.shared.opts.ClusterID != nil:
+	case errors.Is(err, request.ErrNotSeen), err != nil && s.shared.opts.ClusterID != nil:
 		p.logger.Error(err, "It is not known yet which cluster the API server belongs to")
 	case err != nil:
 		p.logger.V(2).Info("It is not known yet which cluster the API server belongs to", "err", err)

@@ -130,7 +130,7 @@ func (s *SharedIndexInformer) damaged(err error, wholeFile bool) {
 	force := wholeFile || !p.relistForced && !p.rewriting
 	p.relistForced = p.relistForced || force
 	p.mu.Unlock()
-	p.reportNew(e, err)
+	p.report(e, err)
 	if force {
 		s.forceRelist(relistingDamaged(err))
 	}
@@ -217,8 +217,8 @@ func (o observer) RelistEnded(complete bool, refused error) (whole bool) {
 		repaired = o.setLocked(CodeUnreadable, nil)
 	}
 	o.mu.Unlock()
-	o.reportNew(left, refused)
-	o.reportNew(repaired, nil)
+	o.report(left, refused)
+	o.report(repaired, nil)
 	return whole
 }
 

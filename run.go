@@ -86,7 +86,7 @@ func (s *SharedIndexInformer) enter(ctx context.Context, cancel context.CancelFu
 		return false
 	}
 	s.ctx, s.cancel = ctx, cancel
-	s.progress.begin()
+	s.progress.began = time.Now()
 	return true
 }
 

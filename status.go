@@ -172,9 +172,10 @@ type askedRelist struct {
 
 // progress is the part of the status that has a lock of its own.
 type progress struct {
-	report   func(Event, error) // Adds an event to the timeline. mu is not held.
+	report   func(Event, error) // Adds an event to the timeline, unless it has no code. mu is not held.
 	contact  atomic.Int64       // When the server has answered last, in nanoseconds since 1970. 0: it has not.
 	received request.Received
+	began    time.Time // When Run was called.
 
 	mu          sync.Mutex
 	phase       Phase
@@ -182,7 +183,6 @@ type progress struct {
 	cause       Cause
 	reason      string
 	liveUntil   time.Time // When the last watch has ended.
-	began       time.Time // When Run was called.
 	caughtUpIn  time.Duration
 	relists     map[Cause]int
 	receivedTo  int64 // The bytes that were received before the last relist.
@@ -207,13 +207,6 @@ type reconciles struct {
 func (p *progress) init(report func(Event, error)) {
 	p.report, p.phase = report, PhaseLoading
 	p.troubles, p.relists, p.reconcilers = map[Code]trouble{}, map[Cause]int{}, map[string]*reconciles{}
-}
-
-// begin is called when the informer begins to run.
-func (p *progress) begin() {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.began = time.Now()
 }
 
 // started notes how the informer starts, now that the file has been read, for which the server
@@ -325,15 +318,6 @@ func (p *progress) reconcileReturned(name string, object cache.ObjectName, after
 	}
 }
 
-// reconcilerEnded forgets the failed reconcile of a reconciler that has ended.
-func (p *progress) reconcilerEnded(name string) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if r := p.reconcilers[name]; r != nil {
-		r.err = nil
-	}
-}
-
 // reconcilerStatus completes the states of the workqueues of all reconcilers.
 func (p *progress) reconcilerStatus(queues []workqueue.Status) []ReconcilerStatus {
 	p.mu.Lock()
@@ -402,14 +386,7 @@ func (p *progress) set(code Code, err error) {
 	p.mu.Lock()
 	e := p.setLocked(code, err)
 	p.mu.Unlock()
-	p.reportNew(e, err)
-}
-
-// reportNew reports the result of setLocked.
-func (p *progress) reportNew(e Event, err error) {
-	if e.Code != "" {
-		p.report(e, err)
-	}
+	p.report(e, err)
 }
 
 // problemsLocked returns the present problems, and the first error among them that is not the server's.
