@@ -56,8 +56,8 @@ type Options struct {
 	// (D6): updates are dropped first, then the oldest deletions, down to half of the bound. The handler gets the
 	// remaining deletions, and OnAdd for every object. Default 256 MiB; negative: no bound.
 	MaxBacklogBytes int64
-	// MaxFileBytes is how long the file may grow. Past that the disk counts as full (S6): changes stay in memory until
-	// others have made room in the file. A file that is longer already is used. Default: no bound.
+	// MaxFileBytes is how long the file may grow, to within 4 MiB. Past that the disk counts as full (S6): changes stay in
+	// memory until others have made room in the file. A file that is longer already is used. Default: no bound.
 	MaxFileBytes int64
 	// FullRelistEvery is the time between two full lists, 20 % more or less at random. A full list compares the
 	// contents of all objects, because a server may have lost events, or may read an object otherwise at the same
