@@ -161,8 +161,7 @@ func (c *shared) use(space string) error {
 	if !was {
 		return nil
 	}
-	err := c.db.Update(func(b *persist.Batch) { b.Delete(unusedBucket, space) })
-	return err
+	return c.db.Update(func(b *persist.Batch) { b.Delete(unusedBucket, space) })
 }
 
 // all returns the informers in the order of their spaces.

@@ -99,14 +99,13 @@ func spaceBuckets() []string {
 }
 
 func dropSpace(db *persist.DB, space string) error {
-	err := db.Update(func(b *persist.Batch) {
+	return db.Update(func(b *persist.Batch) {
 		for _, name := range spaceBuckets() {
 			b.Drop(persist.Bucket{Space: space, Name: name})
 		}
 		reflector.DropBookmark(b, space)
 		b.Delete(unusedBucket, space)
 	})
-	return err
 }
 
 // openReconcilers forgets the names of ForgetDurable, and opens the added reconcilers: they find the keys that the last

@@ -354,6 +354,5 @@ func (ix *Indexer) update(fn func(*persist.Batch)) error {
 	if ix.released {
 		return errReleased
 	}
-	err := ix.db.UpdateWithRoom(fn)
-	return err
+	return ix.db.UpdateWithRoom(fn)
 }

@@ -125,7 +125,7 @@ func (c *Consumer) update(change func()) error {
 		}
 		change = func() {}
 	}
-	err := q.db.Update(func(b *persist.Batch) {
+	return q.db.Update(func(b *persist.Batch) {
 		q.mu.Lock()
 		defer q.mu.Unlock()
 		change()
@@ -134,7 +134,6 @@ func (c *Consumer) update(change func()) error {
 		q.putLocked(b, p)
 		q.trimLocked(b)
 	})
-	return err
 }
 
 func (q *Log) acknowledgeLocked(p *position, ds []Delta) {

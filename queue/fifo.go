@@ -111,8 +111,7 @@ func (q *DeltaFIFO) push(ds ...Delta) error {
 	if q.log.Stores() {
 		q.log.Encode(ds)
 	}
-	err := q.log.db.Update(func(b *persist.Batch) { q.log.Append(b, ds) })
-	return err
+	return q.log.db.Update(func(b *persist.Batch) { q.log.Append(b, ds) })
 }
 
 // Replace implements [cache.Queue]. It queues a delta Deleted for each object that list lacks, if the object is known

@@ -106,13 +106,12 @@ func (q *Log) repair() error {
 	if !q.damaged {
 		return nil
 	}
-	err := q.db.Update(func(b *persist.Batch) {
+	return q.db.Update(func(b *persist.Batch) {
 		q.putLastLocked(b, q.head)
 		for _, p := range q.names {
 			q.putLocked(b, p)
 		}
 	})
-	return err
 }
 
 // corrupt reports damage that load has found.

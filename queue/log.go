@@ -353,7 +353,7 @@ func (q *Log) showLocked(p *position) {
 // StartOver calls which for each name, with its key and how many deltas are pending for it. If which returns true, the
 // handler starts over for the cause. StartOver is called before the names have consumers.
 func (q *Log) StartOver(cause string, which func(key string, waiting int) bool) error {
-	err := q.db.Update(func(b *persist.Batch) {
+	return q.db.Update(func(b *persist.Batch) {
 		q.mu.Lock()
 		defer q.mu.Unlock()
 		for key, p := range q.names {
@@ -362,7 +362,6 @@ func (q *Log) StartOver(cause string, which func(key string, waiting int) bool) 
 			}
 		}
 	})
-	return err
 }
 
 // Forget removes a name of both kinds that will not be used again. It holds no deltas any more. The error wraps

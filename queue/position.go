@@ -226,7 +226,7 @@ func (c *Consumer) Returned(key string) error {
 }
 
 func (c *Consumer) changePanics(change func(map[string]int)) error {
-	err := c.q.db.Update(func(b *persist.Batch) {
+	return c.q.db.Update(func(b *persist.Batch) {
 		c.q.mu.Lock()
 		defer c.q.mu.Unlock()
 		panics := maps.Clone(c.p.Panics)
@@ -239,5 +239,4 @@ func (c *Consumer) changePanics(change func(map[string]int)) error {
 		c.q.putLocked(b, c.p)
 		b.Urgent()
 	})
-	return err
 }

@@ -200,8 +200,7 @@ func (k *Sink) storeLocked() error {
 	if k.written.State == "" {
 		return nil
 	}
-	err := k.db.Update(k.putCheckpoint())
-	return err
+	return k.db.Update(k.putCheckpoint())
 }
 
 // Checkpoint returns the checkpoint that the next batch stores.

@@ -104,8 +104,7 @@ func (s *Store) open(name string, q owner, read func(*persist.Snapshot) error) e
 	}
 	s.owners[name] = q
 	delete(s.left, name)
-	err := s.db.Update(func(b *persist.Batch) { b.Put(s.names, name, nil) })
-	return err
+	return s.db.Update(func(b *persist.Batch) { b.Put(s.names, name, nil) })
 }
 
 // checkUnusedLocked returns an error if a name has a workqueue.

@@ -77,8 +77,7 @@ func (s Store) Remove(stored []string) error {
 	if len(stored) == 0 {
 		return nil
 	}
-	err := s.db.Update(func(b *persist.Batch) { s.delete(b, stored) })
-	return err
+	return s.db.Update(func(b *persist.Batch) { s.delete(b, stored) })
 }
 
 // Forget removes all deleted objects of a name.

@@ -130,14 +130,13 @@ func newForget() *cobra.Command {
 }
 
 func (f *file) forget(i *informer) error {
-	err := f.Update(func(b *persist.Batch) {
+	return f.Update(func(b *persist.Batch) {
 		for _, name := range i.buckets {
 			b.Drop(i.bucket(name))
 		}
 		b.Delete(reflector.BookmarksBucket, i.space)
 		b.Delete(persist.Bucket{Space: unusedSpace, Name: unusedBucket}, i.space)
 	})
-	return err
 }
 
 // forgetHandler does what ForgetDurable does.
