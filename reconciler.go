@@ -221,6 +221,7 @@ func (r *Reconciler) run(ctx context.Context) {
 	workers.Wait()
 	<-r.ShutdownChan()
 	s := r.informer
+	s.progress.reconcilerEnded(r.name)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	r.close() // Reconcilers in s.reconcilers may still be given keys.

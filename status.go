@@ -318,6 +318,15 @@ func (p *progress) reconcileReturned(name string, object cache.ObjectName, after
 	}
 }
 
+// reconcilerEnded forgets the failed reconcile of a reconciler that has ended: the next one of the name may be another.
+func (p *progress) reconcilerEnded(name string) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if r := p.reconcilers[name]; r != nil {
+		r.err = nil
+	}
+}
+
 // reconcilerStatus completes the states of the workqueues of all reconcilers.
 func (p *progress) reconcilerStatus(queues []workqueue.Status) []ReconcilerStatus {
 	p.mu.Lock()

@@ -128,3 +128,38 @@ func TestOnAFullDiskAStatusCountsWhatIsNotDone(t *testing.T) {
 		}
 	})
 }
+
+// TestANewReconcilerHasNoErrorOfTheOneBefore: the name was forgotten, and there is nothing to reconcile.
+func TestANewReconcilerHasNoErrorOfTheOneBefore(t *testing.T) {
+	bubble.Run(t, func(t *testing.T) {
+		f := source.New(t, source.ConfigMap("a"))
+		p := process.Launch(t, testsupport.Path(t), f, nil)
+		fails := func(context.Context, warmwatch.ReconcileRequest) (warmwatch.ReconcileResult, error) {
+			return warmwatch.ReconcileResult{}, errors.New("no")
+		}
+		r, err := p.Informer.AddReconciler("r", fails, warmwatch.ReconcilerOptions{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		p.Run()
+		bubble.Settle()
+		if err := p.Informer.RemoveEventHandler(r); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(time.Minute)
+		if err := p.Informer.ForgetDurable("r"); err != nil {
+			t.Fatal(err)
+		}
+		f.Remove("a")
+		bubble.Settle()
+		if _, err := p.Informer.AddReconciler("r", fails, warmwatch.ReconcilerOptions{}); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(time.Minute)
+		for _, st := range p.Informer.Status().Reconcilers {
+			if st.Err != nil {
+				t.Errorf("a new reconciler, called for nothing, has the error of the forgotten one: %+v", st)
+			}
+		}
+	})
+}
