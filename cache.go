@@ -151,7 +151,7 @@ func (c *Cache) findUnused() error {
 	return nil
 }
 
-// dropUnused removes the data that nobody has used for long, and that no durable name needs. After Close it does nothing.
+// dropUnused removes the data that nobody has used for long and no durable name needs. After Close it does nothing.
 func (c *Cache) dropUnused() {
 	c.mu.Lock()
 	unused := maps.Clone(c.unused)
@@ -202,8 +202,8 @@ func (c *Cache) fileEvent(code persist.Code, err error) {
 	}
 }
 
-// Timeline returns the last 200 events, oldest first. The events of earlier processes are in the file, which has a new
-// event with the next commit.
+// Timeline returns the last 200 events, oldest first, also those of earlier processes. A new event is in the file with
+// the next commit.
 func (c *Cache) Timeline() []Event { return c.timeline.all() }
 
 // Close stops the informers that still run, waits at most 5 s for their handlers and reconcilers to return, and writes
@@ -324,7 +324,7 @@ func (c *Cache) Status() Status {
 }
 
 // NotPersisted makes Status list client-go's own informer, under the name what, with [CodeFromMemory]. The log says so
-// once. The factories of package informers call it for a function of the program that InformerFor gets.
+// once. Package informers calls it for a function that the program gives to InformerFor.
 func (c *Cache) NotPersisted(what string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -18,8 +18,8 @@ import (
 	"github.com/warmwatch/warmwatch/reflector"
 )
 
-// Metrics are numbers of a [Cache] for monitoring. Counters count since Open. Times are points in time, not ages; they
-// are zero if there is none.
+// Metrics are numbers of a [Cache] for monitoring. Counters count since Open. Times are points in time, not ages. A
+// time that does not exist is zero.
 type Metrics struct {
 	Name string
 	// Persistent: changes are written to the file. It is false if the Cache works from memory, or if the file is only
@@ -28,8 +28,7 @@ type Metrics struct {
 	// Degraded counts the present problems by code: 1 for a problem of the file, the number of informers for the others.
 	Degraded map[Code]int
 	File     persist.Metrics
-	// Informers that run, in the order of their spaces. Two of them may differ in nothing but what is left out here:
-	// form and selectors.
+	// Informers that run, sorted by space. Two of them may have the same labels: only Informer has form and selectors.
 	Informers []InformerMetrics
 }
 
@@ -100,11 +99,10 @@ type Difference struct {
 	Missing, Surplus, Different []cache.ObjectName
 }
 
-// Compare lists all objects in pages, compares their contents with the cache, and changes nothing:
-// [SharedIndexInformer.Relist] repairs. A change that is under way is no difference: what differs is compared again a
-// second later, and counts if server and cache both have the same versions as before. Each page takes a token of the
-// client's rate limiter. Compare returns an error if a list fails, if ctx is done, or if the informer does not serve its
-// cache.
+// Compare lists all objects in pages, and compares their contents with the cache. It changes nothing:
+// [SharedIndexInformer.Relist] repairs. A difference counts if a second look, a second later, finds both versions
+// unchanged. So a change that is under way does not count. Each page takes a token of the client's rate limiter.
+// Compare returns an error if a list fails, if ctx is done, or if the informer does not serve its cache.
 func (s *SharedIndexInformer) Compare(ctx context.Context) (d Difference, err error) {
 	if !isClosed(s.served.done) {
 		return d, errors.New("warmwatch: the informer does not serve its cache yet")

@@ -34,7 +34,7 @@ var (
 
 // Options configures [Open]. The zero value is valid.
 type Options struct {
-	// Name of the Cache in the log and in Status. Default: the base name of the file.
+	// Name of the Cache in the log, Status and metrics. Default: the base name of the file.
 	Name string
 	// CommitInterval is the time between a change and the start of its commit. Default 1s. A longer one spares the
 	// disk. After a crash the API server sends lost changes again.
@@ -56,8 +56,8 @@ type Options struct {
 	// (D6): updates are dropped first, then the oldest deletions, down to half of the bound. The handler gets the
 	// remaining deletions, and OnAdd for every object. Default 256 MiB; negative: no bound.
 	MaxBacklogBytes int64
-	// MaxFileBytes is how long the file may grow, to within 4 MiB. Past that the disk counts as full (S6): changes stay in
-	// memory until others have made room in the file. A file that is longer already is used. Default: no bound.
+	// MaxFileBytes bounds the length of the file, to within 4 MiB. Beyond it the disk counts as full (S6): changes stay in
+	// memory until deletions make room in the file. A file that is longer already is used. Default: no bound.
 	MaxFileBytes int64
 	// FullRelistEvery is the time between two full lists, 20 % more or less at random. A full list compares the
 	// contents of all objects, because a server may have lost events, or may read an object otherwise at the same
@@ -92,8 +92,9 @@ type Options struct {
 	// [SharedIndexInformer.AddReconciler].
 	MaxPanics int
 	// DropUnusedAfter is how long the file keeps the data of an informer that no process opens any more, for example
-	// because the program lists with another selector now. Ten minutes after Open, or later, they are removed, unless they
-	// have a durable name or work. Status().Unused lists them. Default 7 days; negative: they are kept.
+	// because the program lists with another selector now. Status().Unused lists them. Once, at most ten minutes after
+	// Open, the Cache removes data unused for longer, unless they have a durable name or work. Default 7 days; negative:
+	// all are kept.
 	DropUnusedAfter time.Duration
 	// LockTimeout is how long Open waits for a file that another process holds. Then the Cache works from memory. The
 	// log has the wait after 1 s. Default 30s; negative: no wait.

@@ -19,7 +19,7 @@ import (
 type Code string
 
 const (
-	// CodeLocked means: another process holds the file. This one works from memory until it ends.
+	// CodeLocked means: another process holds the file. This process works from memory until it ends.
 	CodeLocked = Code(persist.CodeLocked)
 	// CodeNoFile means: the file can be neither opened nor created. The process works from memory until it ends.
 	CodeNoFile = Code(persist.CodeNoFile)
@@ -86,13 +86,15 @@ const (
 	CauseFirstStart = checkpoint.CauseFirstStart
 	// CauseOtherCluster means: the stored objects are of another cluster.
 	CauseOtherCluster = checkpoint.CauseOtherCluster
-	// CauseOtherIdentity means: the stored objects are of another resource, namespace, selector, form or name.
+	// CauseOtherIdentity means: the stored objects have another identity, or none: the ListerWatcher asked for more than
+	// one thing.
 	CauseOtherIdentity = checkpoint.CauseOtherIdentity
-	// CauseTransformVersion means: the transform that has stored the objects had another version.
+	// CauseTransformVersion means: the transform of the stored objects had another version.
 	CauseTransformVersion = checkpoint.CauseTransformVersion
-	// CauseSchemaVersion means: the Go type that has stored the objects had other fields.
+	// CauseSchemaVersion means: the Go type of the stored objects had other fields.
 	CauseSchemaVersion = checkpoint.CauseSchemaVersion
-	// CauseIncomplete means: the last list was not applied to its end.
+	// CauseIncomplete means: the last list was not applied to its end, an object was refused, or `warmwatch relist` was
+	// run.
 	CauseIncomplete = checkpoint.CauseIncomplete
 	// CauseDamaged means: the stored data cannot be read, are not complete, or their indices cannot be rebuilt.
 	CauseDamaged = checkpoint.CauseDamaged
@@ -102,7 +104,7 @@ const (
 	CauseNeverResume = checkpoint.CauseNeverResume
 	// CauseExpired means: the server no longer has the history since the checkpoint.
 	CauseExpired = checkpoint.CauseExpired
-	// CauseWatchFailed means: the watch has failed in the server.
+	// CauseWatchFailed means: the server has refused the watch, or failed it.
 	CauseWatchFailed = checkpoint.CauseWatchFailed
 	// CauseServerBehind means: the server is at a version below the checkpoint.
 	CauseServerBehind = checkpoint.CauseServerBehind
@@ -111,7 +113,7 @@ const (
 	CauseContradiction = checkpoint.CauseContradiction
 	// CauseOtherRequest means: the ListerWatcher asks for more than one thing.
 	CauseOtherRequest = checkpoint.CauseOtherRequest
-	// CauseFullRelist means: contents are to be compared, because FullRelistEvery has passed, or Relist was called.
+	// CauseFullRelist means: FullRelistEvery has passed, or Relist was called.
 	CauseFullRelist = checkpoint.CauseFullRelist
 )
 
@@ -146,14 +148,14 @@ type Event struct {
 	// Informer is its name in Status; empty for an event of the file. Handler is the name of a handler or reconciler.
 	Informer string `json:",omitempty"`
 	Handler  string `json:",omitempty"`
-	// Cause of a relist ([Cause]), of a handler that starts over, or the code of a problem that has ended.
+	// Cause of a start or relist ([Cause]), of a handler that starts over, or the code of a problem that has ended.
 	Cause string `json:",omitempty"`
 	// Message is for people: an error, a reason, a path, a key.
 	Message string `json:",omitempty"`
 	// Numbers of the event, such as objects, added, updated, deleted, receivedBytes, seconds.
 	Numbers map[string]float64 `json:",omitempty"`
-	// Times is how often the same has happened within a minute from Time on. Message and Numbers are of the last time. Zero
-	// means once.
+	// Times is how often the same has happened within a minute from Time on; zero means once. Message and Numbers are of
+	// the last time.
 	Times int `json:",omitempty"`
 }
 

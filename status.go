@@ -30,7 +30,7 @@ const (
 	// PhaseLive means that a watch is open.
 	PhaseLive Phase = "Live"
 	// PhaseDisconnected means that the API server has not answered yet, cannot be reached, or has closed the watch. The
-	// cache is still served; at a start from the file, if StartedFrom is "disk".
+	// cache is still served. Before the first list it is served if StartedFrom is "disk".
 	PhaseDisconnected Phase = "Disconnected"
 	// PhaseStopped means that Run has returned, or will soon.
 	PhaseStopped Phase = "Stopped"
@@ -65,10 +65,10 @@ type Status struct {
 	Err error
 }
 
-// Unused is an informer of an earlier process that no informer of this process has taken the place of.
+// Unused is an informer of an earlier process that this process has not opened.
 type Unused struct {
 	Informer string // As in Status.Informers.
-	// Since is when the first process was opened that has not used it.
+	// Since is when the first process without it called Open.
 	Since time.Time
 }
 

@@ -1,6 +1,6 @@
 // Package debug shows people what a [warmwatch.Cache] does: what is in its file, how each informer has started, what
-// waits for whom, what is wrong, and what has happened. It listens nowhere itself: mount [Handler] where only operators
-// get, beside net/http/pprof.
+// waits for whom, what is wrong, and what has happened. It does not listen: mount [Handler] where only operators have
+// access, beside net/http/pprof.
 package debug
 
 import (
@@ -15,20 +15,20 @@ import (
 	"github.com/warmwatch/warmwatch"
 )
 
-// Options configures [Handler]. The zero value is valid: a page of numbers. It names an object where a handler is busy
-// with it, or where an error does.
+// Options configures [Handler]. The zero value is valid: a page of numbers. It names an object only if a handler is
+// busy with it, or an error names it.
 type Options struct {
 	// Objects adds GET objects: the keys of an informer, and each of its objects. The data of Secrets are never shown.
 	Objects bool
-	// Actions adds POST compare, which lists the server and shows what is missing, surplus and different in the cache,
-	// and POST relist, which repairs it.
+	// Actions adds POST compare, which lists the server's objects and shows what is missing, surplus or different in the
+	// cache, and POST relist, which repairs the cache.
 	Actions bool
 }
 
 // Handler returns the page of a Cache. It can be mounted under any path, with [http.StripPrefix]; its links are
-// relative. It is HTML, text or JSON, as the query says (?format=html, text, json), else the first of these in the
-// header Accept, else text. It needs no script and loads nothing. To show it asks the API server nothing. It has no
-// authentication. It refuses what other sites have a browser send, as [http.CrossOriginProtection] does.
+// relative. The query chooses its form (?format=html, text, json), else the first of these in the header Accept, else
+// it is text. It needs no script, loads nothing, and sends nothing to the API server. It has no authentication. It
+// refuses requests that other sites make a browser send, as [http.CrossOriginProtection] does.
 func Handler(c *warmwatch.Cache, o Options) http.Handler {
 	h := handler{c, o}
 	mux := http.NewServeMux()

@@ -16,13 +16,13 @@ import (
 // While there are no informers, it returns an error: a program is not ready before they run. client-go's own informers
 // do not count.
 //
-// An informer that serves goes on to do so: the check stays nil while the server is away. A program that starts then
-// is ready if the file has its objects. If an informer is added later, the check fails until that one serves. Make an
-// informer that runs only in the leader when the program leads. Whether the cache has caught up with the server is
+// An informer that serves goes on to do so: the check stays nil while the server is away. A program that starts then is
+// ready if the file has its objects. If an informer is added later, the check fails until that one serves. If an
+// informer runs only in the leader, make it when the program leads. Whether the cache has caught up with the server is
 // another question, see [warmwatch.SharedIndexInformer.CaughtUp].
 //
-// Do not use it, or anything else of Status, for a liveness probe. A process that is killed because its disk is full, or
-// because the server is away, has to wait for both again.
+// Do not use it, or anything else of Status, for a liveness probe. A restart mends neither a full disk nor a server
+// that is away.
 func ReadyCheck(c *warmwatch.Cache) func(*http.Request) error {
 	return func(*http.Request) error {
 		informers := c.Status().Informers

@@ -14,12 +14,12 @@ import (
 // complete.
 const compactingSuffix = ".compacting"
 
-// minCompactBytes is how long a file is that Open compacts. Tests replace it.
+// minCompactBytes is the length from which on Open compacts a file. Tests replace it.
 var minCompactBytes int64 = 32 << 20
 
-// Compact makes the file at path as small as it can be. It returns the lengths of the file before and after. It waits for
-// another process as [Open] does, and sets nothing aside. Errors are [ErrLocked], which names that process where the
-// system tells, [ErrInUse], [ErrCorrupt], [ErrUnknownFormat], those of ctx, and those of the file system.
+// Compact makes the file at path as small as it can be. It returns the lengths of the file before and after. Like
+// [Open] it waits for another process. It sets nothing aside. Errors are [ErrLocked], which names that process where
+// the system tells, [ErrInUse], [ErrCorrupt], [ErrUnknownFormat], those of ctx, and those of the file system.
 func Compact(ctx context.Context, path string, o Options) (before, after int64, err error) {
 	info, err := os.Stat(path)
 	if err != nil {
@@ -33,8 +33,8 @@ func Compact(ctx context.Context, path string, o Options) (before, after int64, 
 	return info.Size(), db.Metrics().Bytes, db.Close()
 }
 
-// compact has a smaller file take the place of a sound one, and returns the file to go on with. Open does so if more than
-// half of the file is free and there is room. After an error it uses the old file, unless that is damaged.
+// compact replaces a sound file by a smaller one, and returns the file to use. Open does so if more than half of the
+// file is free and there is room. After an error it uses the old file, unless that is damaged.
 func (db *DB) compact(ctx context.Context, old *handle) (*handle, error) {
 	begin, m := time.Now(), Metrics{}
 	m.measure(old.file)

@@ -9,13 +9,13 @@ import (
 
 // Metrics are numbers of a DB. Counters count since Open. Times are zero if there is none.
 type Metrics struct {
-	// Bytes is the size of the file, and FreeBytes the part of it that no used page is in, as of Open or the last attempt
-	// to commit. Zero without a file.
+	// Bytes is the size of the file, FreeBytes the part in free pages, as of Open or the last attempt to commit. Zero
+	// without a file.
 	Bytes, FreeBytes int64
 	// Commits counts the attempts that have succeeded, FailedCommits the others.
 	Commits, FailedCommits int64
-	// CommitDurations counts the attempts by duration: element n those of at most 1 ms · 2ⁿ and more than the element
-	// before, the last one all longer ones. CommitTime is the sum of the durations.
+	// CommitDurations counts the attempts by duration. Element n has those of at most 1 ms · 2ⁿ that are longer than in
+	// the element before. The last element has all longer ones. CommitTime is the sum of the durations.
 	CommitDurations [15]int64
 	CommitTime      time.Duration
 	// WrittenBytes is about how much commits have written to the file.
@@ -24,11 +24,11 @@ type Metrics struct {
 	// Both are zero if nothing is written to the file any more.
 	PendingBytes int64
 	Unwritten    time.Time
-	// OldestSnapshot is about when the oldest open snapshot began: all commits since then have found a snapshot open, or
-	// another read. While one is open, bbolt reuses no page that was freed since.
+	// OldestSnapshot is about when the oldest open snapshot began: each commit since then has found one, or another read.
+	// While one is open, bbolt reuses no page that was freed since.
 	OldestSnapshot time.Time
-	// Damages counts how often the file, or a bucket of it, was found damaged, at Open or in use. DamagedValues counts
-	// the reads of values whose checksum has failed.
+	// Damages counts how often the file, or a bucket of it, was found damaged, at Open or in use. DamagedValues counts the
+	// reads of values with a wrong checksum.
 	Damages, DamagedValues int64
 }
 

@@ -11,9 +11,10 @@ import (
 	bolt "go.etcd.io/bbolt"
 )
 
-// OpenReadOnly opens a file that no process uses, to be looked at. It checks the file as [Open] does, and changes neither
-// the file nor anything beside it. Errors are [ErrLocked], which names the process where the system tells, [ErrCorrupt],
-// [ErrUnknownFormat], and those of the file system. Until the DB is closed, Open waits. Its Update returns [ErrClosed].
+// OpenReadOnly opens a file that no process uses, for reading. It checks the file as [Open] does. It changes nothing,
+// neither in the file nor beside it. Errors are [ErrLocked], which names the process where the system tells,
+// [ErrCorrupt], [ErrUnknownFormat], and those of the file system. Until the DB is closed, Open waits for it. The DB's
+// Update returns [ErrClosed].
 func OpenReadOnly(path string) (*DB, error) {
 	db, err := OpenMemory(Options{})
 	if err := cmp.Or(err, checkRegular(path)); err != nil {
@@ -82,7 +83,7 @@ func CopyFile(ctx context.Context, from, to string) error {
 	return fmt.Errorf("persist: copy %s: it was written to during each of %d copies", from, maxCopies)
 }
 
-// copyFile reports whether no commit has ended meanwhile. A commit writes only to pages that the newest transaction does
+// copyFile reports whether no commit ended meanwhile. A commit writes only to pages that the newest transaction does
 // not use, and then one meta page.
 func copyFile(from, to string) (whole bool, err error) {
 	in, err := os.Open(from)

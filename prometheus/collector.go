@@ -1,9 +1,9 @@
 // Package warmprom exports [warmwatch.Cache.Metrics] to Prometheus. [NewCollector] returns the collector. The page
 // docs/metrics.md lists the metrics, deploy/prometheus has alerts, and deploy/grafana a dashboard.
 //
-// A scrape reads the present numbers of each Cache. Nothing runs between scrapes. Labels name what a program decides: its
-// Caches, resources, namespaces, informers and handlers. No label has a selector, a host, a key or the text of an error,
-// so that the number of series is bounded: at most 80 for a Cache with one informer, one handler and one reconciler.
+// A scrape reads the present numbers of each Cache. Nothing runs between scrapes. Labels name what a program decides:
+// its Caches, resources, namespaces, informers and handlers. No label has a selector, a host, a key or the text of an
+// error. So the number of series is bounded: at most 80 for a Cache with one informer, one handler and one reconciler.
 package warmprom
 
 import (
@@ -22,9 +22,9 @@ import (
 	"github.com/warmwatch/warmwatch"
 )
 
-// NewCollector returns the collector of Caches. Make one for all Caches of a registry: two collectors have the same
-// metrics, so that the second one cannot be registered. Two Caches of one name are an error, because their series would
-// be the same: set [warmwatch.Options].Name. A Cache may be closed while the collector is in use.
+// NewCollector returns the collector of Caches. Make one for all Caches of a registry: a second one has the same
+// metrics, and cannot be registered. Two Caches of one name are an error, because their series would be the same: set
+// [warmwatch.Options].Name. A Cache may be closed while the collector is in use.
 func NewCollector(caches ...*warmwatch.Cache) (prometheus.Collector, error) {
 	names := map[string]bool{}
 	for _, c := range caches {
@@ -145,9 +145,9 @@ type series struct {
 	value  float64
 }
 
-// series returns what a scrape has of a metric. Informers that differ only in their selectors or their form have the same
-// labels, and so have plain handlers of one Go type. Their values are combined, because a registry refuses the same
-// labels twice.
+// series returns what a scrape has of a metric. Informers that differ only in selectors or form have the same labels,
+// and so have plain handlers of one Go type. Their values are combined, because a registry refuses the same labels
+// twice.
 func (m metric) series(now *scrape) map[string]series {
 	all := map[string]series{}
 	m.read(now, func(value float64, labels ...string) {

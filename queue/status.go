@@ -22,13 +22,13 @@ type HandlerStatus struct {
 	Undelivered      int
 	UndeliveredBytes int64
 	// OldestUndelivered is about when the oldest pending delta was applied. After a restart it is when the file was read.
-	// While the delta is not in memory any more, it may be earlier.
+	// Once that delta is not in memory any more, the time may be too early.
 	OldestUndelivered time.Time `json:",omitzero"`
 	// Restarts counts how often the handler has started over in this process, or has begun, by cause: New, Epoch,
 	// Backlog (over MaxBacklogBytes, or MaxPendingBytes in memory), Damaged, TransformVersion, Unfinished (the last
 	// process ended before the handler had all objects).
 	Restarts map[string]int64 `json:",omitempty"`
-	// Skipped is how many notifications this process has skipped, because the handler has panicked on them in
+	// Skipped counts the notifications that this process has skipped, because the handler has panicked on their object in
 	// Options.MaxPanics processes.
 	Skipped int64
 }

@@ -29,7 +29,7 @@ type Received struct{ bytes [kinds]atomic.Int64 }
 
 type receivedKey struct{}
 
-// WithReceived returns a context. A [Counting] transport adds the answers to requests of this context to r.
+// WithReceived returns a context. A [Counting] transport counts the answers to its requests in r.
 func WithReceived(ctx context.Context, r *Received) context.Context {
 	return context.WithValue(ctx, receivedKey{}, r)
 }

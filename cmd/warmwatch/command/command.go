@@ -1,4 +1,4 @@
-// Package command has the command warmwatch, so that other programs can have it as one of theirs.
+// Package command has the command warmwatch, also for other programs, as one of their commands.
 package command
 
 import (
@@ -14,7 +14,7 @@ import (
 	"github.com/warmwatch/warmwatch/persist"
 )
 
-// NewCommand returns the command. [ExitCode] has the exit code that belongs to its error.
+// NewCommand returns the command. [ExitCode] returns the exit code for its error.
 func NewCommand() *cobra.Command {
 	root := &cobra.Command{
 		Use:   "warmwatch",
@@ -51,7 +51,7 @@ type codedError struct {
 
 func (e codedError) Unwrap() error { return e.error }
 
-// ExitCode returns the exit code for an error of the command: 0 for none, 1 if something was found, 2 for wrong usage, 3
+// ExitCode returns the exit code for an error of the command: 0 for nil, 1 if something was found, 2 for wrong usage, 3
 // if a process holds the file, 4 if the file cannot be read or written, and 5 if the API server cannot be asked.
 func ExitCode(err error) int {
 	if err == nil {
