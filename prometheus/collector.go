@@ -73,7 +73,7 @@ type scrape struct {
 
 type collector struct {
 	build scrape                     // Without caches.
-	read  func() []warmwatch.Metrics // Each has another name.
+	read  func() []warmwatch.Metrics // Their names differ.
 	descs []*prometheus.Desc         // In the order of the table.
 
 	mu    sync.Mutex                    // Held during a scrape. It guards:
@@ -154,7 +154,7 @@ func (m metric) series(now *scrape) map[string]series {
 		for i, l := range labels {
 			labels[i] = valid(l)
 		}
-		key := strings.Join(labels, "\xff") // Which is in no valid text.
+		key := strings.Join(labels, "\xff") // No valid text has this byte.
 		if other, is := all[key]; is {
 			value = m.kind.combine(other.value, value)
 		}
@@ -163,7 +163,7 @@ func (m metric) series(now *scrape) map[string]series {
 	return all
 }
 
-// valid makes a label of a text: a registry refuses what is not UTF-8.
+// valid makes a text a valid label: a registry refuses what is not UTF-8.
 func valid(text string) string { return strings.ToValidUTF8(text, "\uFFFD") }
 
 // collectCommits collects the histogram of the commits.

@@ -12,18 +12,18 @@ import (
 
 const prefix = "warmwatch_"
 
-// A kind is a type of metrics, and what becomes of two values with the same labels.
+// A kind is a type of metrics, and how two values with the same labels are combined.
 type kind struct {
 	name      string // As Prometheus calls the type.
 	of        prometheus.ValueType
 	combine   func(a, b float64) float64
-	histogram bool // Of commits; it is not in read.
+	histogram bool // The one of commits, which collectCommits makes.
 }
 
 var (
 	counter   = kind{name: "counter", of: prometheus.CounterValue, combine: add}
 	number    = kind{name: "gauge", of: prometheus.GaugeValue, combine: add}
-	lowest    = kind{name: "gauge", of: prometheus.GaugeValue, combine: math.Min} // Also the oldest timestamp.
+	lowest    = kind{name: "gauge", of: prometheus.GaugeValue, combine: math.Min} // Of timestamps: the oldest.
 	highest   = kind{name: "gauge", of: prometheus.GaugeValue, combine: math.Max}
 	histogram = kind{name: "histogram", histogram: true}
 )
@@ -38,8 +38,7 @@ type metric struct {
 	name   string // Without the prefix.
 	kind   kind
 	labels []string
-	// values are those of the last label, where they are few. With zeros, each has a series from the beginning; otherwise
-	// only what has occurred has one.
+	// values are the possible values of the last label, nil if it can be anything.
 	values []string
 	help   string
 	read   func(now *scrape, put put)
@@ -69,34 +68,34 @@ var (
 var metrics = slices.Concat(ofBuild, ofCache, ofInformer, ofHandler, ofReconciler)
 
 var ofBuild = []metric{
-	{"build_info", number, []string{"version", "goversion"}, nil, "1, with the versions of the library and of Go.",
+	{"build_info", number, []string{"version", "goversion"}, nil, "Always 1. The labels are the versions of the library and of Go.",
 		func(now *scrape, put put) { put(1, now.version, now.goVersion) }},
 }
 
 var ofCache = []metric{
 	{"persistent", lowest, cacheLabels, nil, "1 if changes are written to the file, 0 if the Cache works from memory or the file is only read.",
 		perCache(func(c *warmwatch.Metrics, put put) { put(bit(c.Persistent)) })},
-	{"degraded", number, with(cacheLabels, "reason"), reasons, "Present problems by code: 1 for those of the file, the number of informers for the others.",
+	{"degraded", number, with(cacheLabels, "reason"), reasons, "Present problems by code. 1 for a problem of the file, otherwise the number of informers that have it.",
 		perCache(func(c *warmwatch.Metrics, put put) { putAll(c.Degraded, nil, put) })},
 	{"file_bytes", number, cacheLabels, nil, "Size of the file.",
 		perCache(func(c *warmwatch.Metrics, put put) { put(float64(c.File.Bytes)) })},
-	{"file_free_bytes", number, cacheLabels, nil, "Part of the file in free pages.",
+	{"file_free_bytes", number, cacheLabels, nil, "Size of the file's free pages.",
 		perCache(func(c *warmwatch.Metrics, put put) { put(float64(c.File.FreeBytes)) })},
 	{"commits_total", counter, with(cacheLabels, "result"), results, "Commits to the file.",
 		perCache(func(c *warmwatch.Metrics, put put) {
 			put(float64(c.File.Commits), "success")
 			put(float64(c.File.FailedCommits), "error")
 		})},
-	{"commit_duration_seconds", histogram, cacheLabels, nil, "Duration of commits to the file, of failed ones too.", nil},
-	{"commit_written_bytes_total", counter, cacheLabels, nil, "About how much commits have written to the file.",
+	{"commit_duration_seconds", histogram, cacheLabels, nil, "Duration of commits to the file, including failed ones.", nil},
+	{"commit_written_bytes_total", counter, cacheLabels, nil, "Approximate size of what commits have written to the file.",
 		perCache(func(c *warmwatch.Metrics, put put) { put(float64(c.File.WrittenBytes)) })},
-	{"pending_bytes", number, cacheLabels, nil, "Changes that wait in memory for a commit.",
+	{"pending_bytes", number, cacheLabels, nil, "Size of the changes that wait in memory for a commit.",
 		perCache(func(c *warmwatch.Metrics, put put) { put(float64(c.File.PendingBytes)) })},
-	{"unwritten_timestamp_seconds", lowest, cacheLabels, nil, "When the oldest change was made that is not in the file. No series if all are.",
+	{"unwritten_timestamp_seconds", lowest, cacheLabels, nil, "When the oldest change that waits for a commit was made. No series if none waits.",
 		perCache(func(c *warmwatch.Metrics, put put) { putTime(c.File.Unwritten, put) })},
-	{"oldest_snapshot_timestamp_seconds", lowest, cacheLabels, nil, "When the oldest open snapshot began, which keeps freed pages from being used again. No series if none is open.",
+	{"oldest_snapshot_timestamp_seconds", lowest, cacheLabels, nil, "When the oldest open snapshot began. While one is open, freed pages are not reused. No series if none is open.",
 		perCache(func(c *warmwatch.Metrics, put put) { putTime(c.File.OldestSnapshot, put) })},
-	{"damage_total", counter, with(cacheLabels, "scope"), scopes, "How often damage was found: of the file or a bucket of it, or of a single value by its checksum.",
+	{"damage_total", counter, with(cacheLabels, "scope"), scopes, "How often damage was found: in the file or a bucket of it, or in a value whose checksum failed.",
 		perCache(func(c *warmwatch.Metrics, put put) {
 			put(float64(c.File.Damages), "file")
 			put(float64(c.File.DamagedValues), "value")
@@ -108,9 +107,9 @@ var ofInformer = []metric{
 		perInformer(func(i *warmwatch.InformerMetrics, put put) { put(float64(i.Objects)) })},
 	{"informer_live", lowest, informerLabels, nil, "1 if a watch is open.",
 		perInformer(func(i *warmwatch.InformerMetrics, put put) { put(bit(i.Live)) })},
-	{"informer_last_contact_timestamp_seconds", lowest, informerLabels, nil, "When the server last answered: how old the objects may be. No series before the first answer.",
+	{"informer_last_contact_timestamp_seconds", lowest, informerLabels, nil, "When the server last answered; before its first answer, when it last confirmed the content of the file. The objects may be that old.",
 		perInformer(func(i *warmwatch.InformerMetrics, put put) { putTime(i.LastContact, put) })},
-	{"informer_caught_up_seconds", highest, with(informerLabels, "from"), origins, "Time from the start until the cache had caught up with the server, by where its objects first came from. No series before that.",
+	{"informer_caught_up_seconds", highest, with(informerLabels, "from"), origins, "Time from Run until the cache had caught up with the server, by where its objects first came from. No series before it has.",
 		perInformer(func(i *warmwatch.InformerMetrics, put put) {
 			if i.CaughtUpAfter > 0 {
 				put(i.CaughtUpAfter.Seconds(), i.StartedFrom)
@@ -118,9 +117,9 @@ var ofInformer = []metric{
 		})},
 	{"informer_resumes_total", counter, informerLabels, nil, "How often the watch was resumed at the checkpoint.",
 		perInformer(func(i *warmwatch.InformerMetrics, put put) { put(float64(i.Resumes)) })},
-	{"informer_relists_total", counter, with(informerLabels, "cause"), causes, "Lists that were compared with the cache. A cause has a series once it has occurred.",
+	{"informer_relists_total", counter, with(informerLabels, "cause"), causes, "Lists that were compared with the cache, by cause.",
 		perInformer(func(i *warmwatch.InformerMetrics, put put) { putAll(i.Relists, nil, put) })},
-	{"informer_received_bytes_total", counter, with(informerLabels, "request"), requests, "Bodies of the server's answers after decompression, by kind of request. 0 where the transport is not wrapped.",
+	{"informer_received_bytes_total", counter, with(informerLabels, "request"), requests, "Size of the server's answers after decompression, by kind of request. 0 if the transport is not wrapped.",
 		perInformer(func(i *warmwatch.InformerMetrics, put put) { putAll(i.ReceivedBytes, requests, put) })},
 	{"informer_events_total", counter, with(informerLabels, "type"), events, "Events of the watch that were applied.",
 		perInformer(func(i *warmwatch.InformerMetrics, put put) { putAll(i.Events, events, put) })},
@@ -129,22 +128,22 @@ var ofInformer = []metric{
 var ofHandler = []metric{
 	{"handler_undelivered", number, handlerLabels, nil, "Changes that the handler has not acknowledged.",
 		perHandler(func(h *warmwatch.HandlerStatus, put put) { put(float64(h.Undelivered)) })},
-	{"handler_oldest_undelivered_timestamp_seconds", lowest, handlerLabels, nil, "About when the oldest of these changes was applied, or was read from the file. No series if there are none.",
+	{"handler_oldest_undelivered_timestamp_seconds", lowest, handlerLabels, nil, "About when the oldest unacknowledged change was applied, or read from the file at the start. No series if there is none.",
 		perHandler(func(h *warmwatch.HandlerStatus, put put) { putTime(h.OldestUndelivered, put) })},
 	{"handler_callback_timestamp_seconds", lowest, handlerLabels, nil, "When the running callback began. No series if none runs.",
 		perHandler(func(h *warmwatch.HandlerStatus, put put) { putTime(h.CallbackSince, put) })},
-	{"handler_backlog_bytes", number, handlerLabels, nil, "About the size of the changes that the handler has not acknowledged.",
+	{"handler_backlog_bytes", number, handlerLabels, nil, "Approximate size of the changes that the handler has not acknowledged.",
 		perHandler(func(h *warmwatch.HandlerStatus, put put) { put(float64(h.UndeliveredBytes)) })},
-	{"handler_restarts_total", counter, with(handlerLabels, "cause"), restarts, "How often the handler has started over. A cause has a series once it has occurred.",
+	{"handler_restarts_total", counter, with(handlerLabels, "cause"), restarts, "How often the handler began or started over, by cause.",
 		perHandler(func(h *warmwatch.HandlerStatus, put put) { putAll(h.Restarts, nil, put) })},
-	{"handler_skipped_total", counter, handlerLabels, nil, "Changes that were skipped, because the handler has panicked on them in several processes.",
+	{"handler_skipped_total", counter, handlerLabels, nil, "Changes that this process skipped, because the handler has panicked on the object in several processes.",
 		perHandler(func(h *warmwatch.HandlerStatus, put put) { put(float64(h.Skipped)) })},
 }
 
 var ofReconciler = []metric{
-	{"reconciler_keys", number, handlerLabels, nil, "Keys that wait, also for later, or are being reconciled.",
+	{"reconciler_keys", number, handlerLabels, nil, "Keys that wait (also for a later time) or are being reconciled.",
 		perReconciler(func(r *warmwatch.ReconcilerStatus, put put) { put(float64(r.Keys)) })},
-	{"reconciles_total", counter, with(handlerLabels, "result"), reconcile, "Reconciles that have returned, with nil, an error, or a time for the next one.",
+	{"reconciles_total", counter, with(handlerLabels, "result"), reconcile, "Reconciles that have returned: nil, an error, or a time for the next one.",
 		perReconciler(func(r *warmwatch.ReconcilerStatus, put put) {
 			put(float64(r.Succeeded), "success")
 			put(float64(r.Failed), "error")
@@ -154,7 +153,7 @@ var ofReconciler = []metric{
 		perReconciler(func(r *warmwatch.ReconcilerStatus, put put) { putTime(r.ReconcilingSince, put) })},
 }
 
-// with returns the labels, and one more.
+// with returns the labels and one more.
 func with(labels []string, more string) []string { return append(slices.Clip(labels), more) }
 
 func texts[T ~string](all ...T) []string {
@@ -179,7 +178,7 @@ func putTime(t time.Time, put put) {
 	}
 }
 
-// putAll puts counts by the last label. Those of always are put in any case.
+// putAll puts counts by the last label. A label in always is put even if its count is missing.
 func putAll[K ~string, N int | int64](counts map[K]N, always []string, put put) {
 	for _, label := range always {
 		put(float64(counts[K(label)]), label)
@@ -191,7 +190,7 @@ func putAll[K ~string, N int | int64](counts map[K]N, always []string, put put) 
 	}
 }
 
-// labelled returns a put that takes the labels that are still missing.
+// labelled returns a put that takes only the labels after the first ones.
 func labelled(put put, first ...string) put {
 	return func(value float64, more ...string) { put(value, slices.Concat(first, more)...) }
 }

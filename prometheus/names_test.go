@@ -121,21 +121,19 @@ const page = `<!-- Generated from the table in prometheus/metrics.go by go -C pr
 # Metrics
 
 Package ` + "`warmprom`" + `, in the module ` + "`github.com/warmwatch/warmwatch/prometheus`" + `, exports the numbers of ` + "`Cache.Metrics()`" + `
-to Prometheus. Alerts for them are in [deploy/prometheus/rules.yaml](../deploy/prometheus/rules.yaml), a dashboard for
-Grafana is in [deploy/grafana/warmwatch.json](../deploy/grafana/warmwatch.json), and
-[operations.md](operations.md) says what to do.
+to Prometheus. Alerts are in [deploy/prometheus/rules.yaml](../deploy/prometheus/rules.yaml), a dashboard for Grafana is
+in [deploy/grafana/warmwatch.json](../deploy/grafana/warmwatch.json). [operations.md](operations.md) says what to do.
 
 ` + "```go\n%s\n```" + `
 
 - The label ` + "`cache`" + ` is ` + "`Options.Name`" + `, and ` + "`name`" + ` is ` + "`InformerOptions.Name`" + `. ` + "`handler`" + ` is the name of a durable handler or a
   reconciler; for a plain handler it is the Go type.
-- Informers that differ only in selectors or form (typed, metadata, unstructured) have the same labels, and so have plain
-  handlers of one Go type. Counters and counts are added; a timestamp is the oldest; ` + "`warmwatch_informer_live`" + ` is 1 if all
-  are live; ` + "`warmwatch_informer_caught_up_seconds`" + ` is the longest.
+- Informers that differ only in selectors or form (typed, metadata, unstructured) share their series, and so do plain
+  handlers of one Go type. Counts are added; of timestamps the oldest counts; ` + "`warmwatch_informer_live`" + ` is 1 if all are live;
+  ` + "`warmwatch_informer_caught_up_seconds`" + ` is the longest.
 - Counters count since ` + "`Open`" + `. Times are timestamps: ` + "`time() - …_timestamp_seconds`" + ` is an age. A time that does not
   exist has no series.
-- A cause has a series once it has occurred, so that few series exist. ` + "`increase`" + ` misses the first occurrence, because there
-  was no series before it.
+- A cause has a series once it has occurred. ` + "`increase`" + ` misses the first occurrence, because there was no series before it.
 - A Cache with one informer, one handler and one reconciler has at most 80 series.
 
 | metric | type | labels | what it says |
@@ -143,10 +141,10 @@ Grafana is in [deploy/grafana/warmwatch.json](../deploy/grafana/warmwatch.json),
 %s
 ## Workqueues
 
-Nothing is to be done: the workqueues of a Cache are client-go's, with the names that the program gives them, and a
-reconciler's queue has the reconciler's name. What reads client-go's workqueue metrics has them, such as controller-runtime,
-or an import of ` + "`k8s.io/component-base/metrics/prometheus/workqueue`" + `. It must be set up before the queue is made. Queues of
-one name share their series, for example reconcilers of one name in two informers.
+The workqueues of a Cache are client-go's, so client-go's workqueue metrics have them, under the names that the program
+gives them. A reconciler's queue has the reconciler's name. controller-runtime exports these metrics, and so does an import
+of ` + "`k8s.io/component-base/metrics/prometheus/workqueue`" + `. Set it up before a queue is made. Queues of one name share their
+series, for example reconcilers of one name in two informers.
 `
 
 type rule struct {
