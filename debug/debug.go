@@ -18,7 +18,8 @@ import (
 // Options configures [Handler]. The zero value is valid: a page of numbers. It names an object only if a handler is
 // busy with it, or an error names it.
 type Options struct {
-	// Objects adds GET objects: the keys of an informer, and each of its objects. The data of Secrets are never shown.
+	// Objects adds GET objects: the keys of an informer, and each of its objects. Data and annotations of Secrets are
+	// never shown.
 	Objects bool
 	// Actions adds POST compare, which lists the server's objects and shows what is missing, surplus or different in the
 	// cache, and POST relist, which repairs the cache.
@@ -79,13 +80,13 @@ func (h handler) timeline(since time.Time) []warmwatch.Event {
 	return slices.DeleteFunc(events, func(e warmwatch.Event) bool { return e.Time.Before(since) })
 }
 
-// A problem is one of an informer, or one of the file.
+// A problem is a problem of an informer, or of the file if Informer is empty.
 type problem struct {
 	Informer string
 	warmwatch.Problem
 }
 
-// Problems returns the problems of the file, and then the others.
+// Problems returns the problems of the file, and then those of informers.
 func (o overview) Problems() (all []problem) {
 	fileHas := map[warmwatch.Code]bool{} // Each informer has these, too.
 	for _, p := range o.Status.Problems {
@@ -102,7 +103,7 @@ func (o overview) Problems() (all []problem) {
 	return all
 }
 
-// A comparison is what Compare of an informer has found.
+// A comparison is the result of an informer's Compare.
 type comparison struct {
 	Informer string
 	warmwatch.Difference
@@ -126,7 +127,7 @@ func (h handler) compare(w http.ResponseWriter, r *http.Request) {
 	h.write(w, r, http.StatusOK, "compare", all)
 }
 
-// A repair is what Relist has brought.
+// A repair is what happened during Relist.
 type repair struct {
 	Timeline []warmwatch.Event // Newest first.
 	Err      string            `json:",omitempty"`

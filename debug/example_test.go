@@ -21,6 +21,6 @@ func ExampleHandler() {
 		})
 		return http.ListenAndServe("localhost:6060", mux)
 	}
-	var c *warmwatch.Cache // What Open has returned.
+	var c *warmwatch.Cache // From warmwatch.Open.
 	go func() { log.Print(serve(c)) }()
 }

@@ -25,7 +25,7 @@ var pageHTML string
 //go:embed page.txt
 var pageText string
 
-// functions are those of the templates.
+// functions can be called in the templates.
 var functions = map[string]any{"age": age, "size": size, "runbook": runbook, "line": line, "json": indented, "counts": counts}
 
 var (
@@ -33,7 +33,7 @@ var (
 	textPages = template.Must(template.New("").Funcs(functions).Parse(pageText))
 )
 
-// contentTypes has the formats.
+// contentTypes has the content type of each format.
 var contentTypes = map[string]string{"html": "text/html", "json": "application/json", "text": "text/plain"}
 
 // formatOf returns the format that a request asks for.
@@ -121,7 +121,7 @@ func size(n int64) string {
 // withoutSyntax makes words of the JSON of a map.
 var withoutSyntax = strings.NewReplacer("null", "", "{", "", "}", "", `"`, "", ":", " ", ",", ", ")
 
-// counts returns what a map counts, in the order of its keys.
+// counts returns the counts in a map as a line, in the order of its keys.
 func counts(m any) string {
 	encoded, err := json.Marshal(m)
 	return cmp.Or(text(err), withoutSyntax.Replace(string(encoded)))
@@ -132,7 +132,7 @@ func runbook(code warmwatch.Code) string {
 	return "https://github.com/warmwatch/warmwatch/blob/main/docs/operations.md#" + strings.ToLower(string(code))
 }
 
-// line returns a text without what would end a line, or command a terminal.
+// line replaces characters that would end a line, or command a terminal.
 func line(s string) string {
 	return strings.Map(func(r rune) rune {
 		if unicode.IsControl(r) {

@@ -50,8 +50,9 @@ const (
 	lastApplied = "kubectl.kubernetes.io/last-applied-configuration" // It has the whole object once more.
 )
 
-// shown returns an object as JSON has it. Of a Secret it has apiVersion, kind, type, and metadata without annotations.
-// Typed objects have no kind, and a transform may return any type: the Go type and the informer's name count, too.
+// shown returns the JSON fields of an object. Of a Secret it shows only apiVersion, kind, type, and metadata without
+// annotations. Typed objects have no kind, and a transform may return any type, so the Go type and the informer's name
+// also tell a Secret.
 func shown(informer string, obj any) (fields map[string]any, err error) {
 	encoded, err := json.Marshal(obj)
 	if err != nil {
