@@ -1,4 +1,4 @@
-// Command warmwatch looks into a cache file, and mends it. docs/command.md has what it can do.
+// Command warmwatch shows what is in a cache file, and mends it. See docs/command.md.
 package main
 
 import (

@@ -8,6 +8,7 @@ import (
 	"os"
 	"runtime/debug"
 	"slices"
+	"strings"
 
 	"github.com/spf13/cobra"
 
@@ -18,12 +19,12 @@ import (
 func NewCommand() *cobra.Command {
 	root := &cobra.Command{
 		Use:   "warmwatch",
-		Short: "Look into a cache file of warmwatch, and mend it",
-		Long: `Look into a cache file of warmwatch, and mend it.
+		Short: "Show what is in a cache file of warmwatch, and mend it",
+		Long: `Show what is in a cache file of warmwatch, and mend it.
 
-INFORMER is an informer as Status and the log name it, or any part of that name that no other informer has.
-The exit code is 0 if all is well, 1 if something was found, 2 for wrong usage, 3 if a process holds the file,
-4 if the file cannot be read or written, and 5 if the API server cannot be asked.`,
+INFORMER is an informer's name as in Status and the log, or a part of it that no other name has.
+The exit code is 0 if all is well, 1 if verify or diff found something or get found nothing, 2 for wrong usage,
+3 if a process holds the file, 4 if the file cannot be read or written, and 5 if the API server cannot be asked.`,
 		SilenceUsage: true,
 	}
 	root.AddCommand(
@@ -67,7 +68,7 @@ func usageError(format string, args ...any) error {
 	return codedError{fmt.Errorf(format, args...), exitUsage}
 }
 
-// found is the error of a command that has found something, nil if n is 0.
+// found returns the error of a verb that found n things, nil if n is 0.
 func found(n int, what string) error {
 	if n == 0 {
 		return nil
@@ -75,7 +76,7 @@ func found(n int, what string) error {
 	return codedError{fmt.Errorf("%d %s", n, what), exitFindings}
 }
 
-// newVerb returns a subcommand. An error of run without an exit code is the file's.
+// newVerb returns a subcommand. If an error of run has no exit code, the file has caused it.
 func newVerb(use, short string, args cobra.PositionalArgs, run func(cmd *cobra.Command, args []string) error) *cobra.Command {
 	return &cobra.Command{
 		Use: use, Short: short, Args: args, SilenceUsage: true,
@@ -96,7 +97,7 @@ func newVerb(use, short string, args cobra.PositionalArgs, run func(cmd *cobra.C
 
 // A reader has the flags of a verb that only reads.
 type reader struct {
-	copyTo string // The directory for a copy; empty: none is made.
+	copyTo string // The directory for a copy; empty: no copy is made.
 	format format
 }
 
@@ -118,10 +119,10 @@ func newReader(use, short string, args cobra.PositionalArgs, run func(ctx contex
 
 // addTo adds the flags to a verb.
 func (r *reader) addTo(cmd *cobra.Command) {
-	cmd.Flags().StringVar(&r.copyTo, "copy", "", "read a copy in this directory, by default the one for temporary files: for a file that a process holds")
+	cmd.Flags().StringVar(&r.copyTo, "copy", "", "copy the file into this directory and read the copy, if a process holds the file; without =DIR: the directory for temporary files")
 	cmd.Flags().Lookup("copy").NoOptDefVal = os.TempDir()
 	if r.format != "" {
-		cmd.Flags().VarP(&r.format, "output", "o", "one of "+fmt.Sprint(formats))
+		cmd.Flags().VarP(&r.format, "output", "o", "one of "+strings.Join(formats, ", "))
 		_ = cmd.RegisterFlagCompletionFunc("output", cobra.FixedCompletions(formats, cobra.ShellCompDirectiveNoFileComp))
 	}
 }

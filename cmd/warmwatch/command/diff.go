@@ -39,7 +39,7 @@ var checkAgain = time.Second // Only tests change it.
 func newDiff() *cobra.Command {
 	rules, overrides := clientcmd.NewDefaultClientConfigLoadingRules(), &clientcmd.ConfigOverrides{}
 	r := &reader{format: formatTable}
-	cmd := newVerb("diff FILE [INFORMER]", "Compare uid and resourceVersion of each object with the API server's", cobra.RangeArgs(1, 2), func(cmd *cobra.Command, args []string) error {
+	cmd := newVerb("diff FILE [INFORMER]", "List objects that are missing, surplus or different compared with the API server", cobra.RangeArgs(1, 2), func(cmd *cobra.Command, args []string) error {
 		config, err := clientcmd.NewNonInteractiveDeferredLoadingClientConfig(rules, overrides).ClientConfig()
 		if err != nil {
 			return codedError{err, exitServer}
@@ -67,12 +67,13 @@ func newDiff() *cobra.Command {
 		return errors.Join(differences(all).print(cmd.OutOrStdout(), r.format), found(len(all), "differences of uid or resourceVersion"))
 	})
 	r.addTo(cmd)
-	cmd.Flags().StringVar(&rules.ExplicitPath, "kubeconfig", "", "path of the kubeconfig; default as kubectl's")
+	cmd.Flags().StringVar(&rules.ExplicitPath, "kubeconfig", "", "path of the kubeconfig; by default the one of kubectl")
 	cmd.Flags().StringVar(&overrides.CurrentContext, "context", "", "context of the kubeconfig")
 	return cmd
 }
 
-// noteOtherCluster says so if the file seems to be of another cluster. A program may have identities of its own.
+// noteOtherCluster prints a note if the file seems to be of another cluster. It may be wrong: Options.ClusterID can be
+// anything.
 func noteOtherCluster(cmd *cobra.Command, client metadata.Interface, f *file) {
 	namespace, err := client.Resource(schema.GroupVersionResource{Version: "v1", Resource: "namespaces"}).Get(cmd.Context(), metav1.NamespaceSystem, metav1.GetOptions{})
 	if err != nil { // It may not be allowed.
@@ -80,14 +81,14 @@ func noteOtherCluster(cmd *cobra.Command, client metadata.Interface, f *file) {
 	}
 	for _, i := range f.informers {
 		if i.record != nil && i.record.ClusterID != "" && i.record.ClusterID != string(namespace.UID) {
-			cmd.PrintErrf("Note: the file is of the cluster %s, and this one is %s\n", i.record.ClusterID, namespace.UID)
+			cmd.PrintErrf("Note: the file is of the cluster %s, but the API server is of %s\n", i.record.ClusterID, namespace.UID)
 			return
 		}
 	}
 }
 
-// lasting returns the differences that are still there after a while. The others were of objects that have changed
-// between the read of the file and the list.
+// lasting returns the differences that are still there after checkAgain. The other objects changed between the read of
+// the file and the list.
 func lasting(ctx context.Context, before []difference, compare func() ([]difference, error)) ([]difference, error) {
 	select {
 	case <-time.After(checkAgain):
@@ -121,7 +122,7 @@ func (f *file) diff(ctx context.Context, client metadata.Interface, args []strin
 	for _, i := range chosen {
 		id := i.identity()
 		if id == (checkpoint.Identity{}) {
-			return nil, fmt.Errorf("%s has no checkpoint that says what to list", i.name)
+			return nil, fmt.Errorf("%s: its checkpoint does not say what to list", i.name)
 		}
 		server, err := list(ctx, client, id)
 		if err != nil {

@@ -84,7 +84,7 @@ func TestDiff(t *testing.T) {
 		t.Helper()
 		return expect(t, code, part, append([]string{"diff", path, "--kubeconfig", kubeconfig}, args...)...)
 	}
-	if out := diff(exitFine, "Note: the file is of the cluster cluster-1, and this one is cluster-2"); out != "" {
+	if out := diff(exitFine, "Note: the file is of the cluster cluster-1, but the API server is of cluster-2"); out != "" {
 		t.Errorf("differences:\n%s", out)
 	}
 	if got, want := strings.Join(server.requests, "\n"), "/api/v1/namespaces/ns/pods app=web\n/api/v1/secrets \n/apis/example.com/v1/widgets "; got != want {

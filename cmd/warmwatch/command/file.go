@@ -25,13 +25,13 @@ const (
 	timelineSpace   = "timeline"
 	timelineBucket  = "events" // An event, by number.
 	unusedSpace     = "unused"
-	unusedBucket    = "since" // Since when no program has opened an informer's data, by space.
+	unusedBucket    = "since" // The time since which an informer's data are unused, by space.
 )
 
 // A file is an open cache file.
 type file struct {
 	*persist.DB
-	path      string // That was given, also if a copy of it is read.
+	path      string // As given, also if a copy is read.
 	informers []*informer
 	findings  []finding
 }
@@ -44,14 +44,14 @@ type finding struct {
 	Message  string `json:"message"`
 }
 
-// An informer is one of the file, or its workqueues.
+// An informer is an informer in the file, or the space of the Cache's workqueues.
 type informer struct {
 	name    string // Its identity, or the space if the checkpoint has none.
 	space   string
 	buckets []string
 	index   *indexer.Indexer   // Nil if it cannot be read.
 	record  *checkpoint.Record // Nil if there is none, or it cannot be read.
-	unused  time.Time          // Zero: the last program has opened it.
+	unused  time.Time          // As in Status; zero if the last process used it.
 }
 
 func (i *informer) identity() checkpoint.Identity {
@@ -65,7 +65,7 @@ func (i *informer) bucket(name string) persist.Bucket {
 	return persist.Bucket{Space: i.space, Name: name}
 }
 
-// silent is a logger: what the library logs, the command says itself.
+// silent is a logger for the library. The command itself says what is wrong.
 var silent klog.Logger
 
 // read opens a file for fn without writing to it.
@@ -84,7 +84,7 @@ func (r *reader) read(ctx context.Context, path string, fn func(*file) error) (e
 	}
 	db, err := persist.OpenReadOnly(from)
 	if errors.Is(err, persist.ErrLocked) {
-		err = fmt.Errorf("%w; end that process, or, to read only, add --copy", err)
+		err = fmt.Errorf("%w; end that process, or add --copy to a verb that only reads", err)
 	}
 	if err != nil {
 		return err
@@ -125,7 +125,7 @@ func newFile(db *persist.DB, path string) (*file, error) {
 
 func (f *file) isEmpty(b persist.Bucket) bool {
 	empty := true
-	_ = f.scan(b, func(*persist.Item) error { empty = false; return errStop }) // An error is met again.
+	_ = f.scan(b, func(*persist.Item) error { empty = false; return errStop }) // A later scan has the error, too.
 	return empty
 }
 
@@ -208,7 +208,7 @@ func (f *file) note(i *informer, err error) {
 	f.findings = append(f.findings, found)
 }
 
-// find returns the informer with this name, or with this part of its name.
+// find returns the informer with this name, or the only one with this part in its name.
 func (f *file) find(part string) (*informer, error) {
 	var all, some []string
 	var found *informer
@@ -225,12 +225,12 @@ func (f *file) find(part string) (*informer, error) {
 	case 1:
 		return found, nil
 	case 0:
-		return nil, usageError("no informer of %s has %q in its name; there are:\n%s", f.path, part, strings.Join(all, "\n"))
+		return nil, usageError("%s has no informer with %q in its name. It has:\n%s", f.path, part, strings.Join(all, "\n"))
 	}
-	return nil, usageError("%q is a part of several names:\n%s", part, strings.Join(some, "\n"))
+	return nil, usageError("several informers have %q in their names:\n%s", part, strings.Join(some, "\n"))
 }
 
-// chosen returns the informers that the arguments behind the file choose: one, or all that have objects.
+// chosen returns the informer that the second argument names, or all informers if there is none.
 func (f *file) chosen(args []string) ([]*informer, error) {
 	if len(args) > 1 {
 		i, err := f.find(args[1])

@@ -40,7 +40,7 @@ func objectOf(it *persist.Item) object {
 }
 
 func newList() *cobra.Command {
-	cmd, _ := newReader("ls FILE [INFORMER]", "List the informers, or the objects of one", cobra.RangeArgs(1, 2), func(_ context.Context, f *file, args []string) (*output, error) {
+	cmd, _ := newReader("ls FILE [INFORMER]", "List the informers, or the objects of one informer", cobra.RangeArgs(1, 2), func(_ context.Context, f *file, args []string) (*output, error) {
 		if len(args) == 1 {
 			return f.listInformers(), nil
 		}
@@ -94,7 +94,7 @@ func (i *informer) objects() string {
 
 func newGet() *cobra.Command {
 	show := false
-	cmd, _ := newReader("get FILE INFORMER KEY", "Print an object, as YAML unless --output says json or name", cobra.ExactArgs(3), func(_ context.Context, f *file, args []string) (*output, error) {
+	cmd, _ := newReader("get FILE INFORMER KEY", "Print an object as YAML, or as --output says", cobra.ExactArgs(3), func(_ context.Context, f *file, args []string) (*output, error) {
 		i, err := f.find(args[1])
 		if err != nil {
 			return nil, err
@@ -120,7 +120,7 @@ func newGet() *cobra.Command {
 }
 
 func addShowSecrets(cmd *cobra.Command, show *bool) {
-	cmd.Flags().BoolVar(show, "show-secrets", false, "print what Secrets contain")
+	cmd.Flags().BoolVar(show, "show-secrets", false, "do not mask the contents of Secrets")
 }
 
 // A line is a value of the file.
@@ -134,7 +134,7 @@ type line struct {
 
 func newDump() *cobra.Command {
 	r, show := &reader{}, false
-	cmd := newVerb("dump FILE", "Print everything, as lines of JSON", cobra.ExactArgs(1), func(cmd *cobra.Command, args []string) error {
+	cmd := newVerb("dump FILE", "Print everything as lines of JSON", cobra.ExactArgs(1), func(cmd *cobra.Command, args []string) error {
 		return r.read(cmd.Context(), args[0], func(f *file) error {
 			lines := json.NewEncoder(cmd.OutOrStdout())
 			lines.SetEscapeHTML(false)
@@ -156,7 +156,7 @@ func newDump() *cobra.Command {
 	return cmd
 }
 
-// each calls fn with each value of the file. It goes on behind a bucket that cannot be read.
+// each calls fn with each value of the file. After a bucket that cannot be read it goes on with the next one.
 func (f *file) each(fn func(i *informer, bucket string, it *persist.Item) error) error {
 	byspace := map[string]*informer{}
 	for _, i := range f.informers {

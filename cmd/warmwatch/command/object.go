@@ -37,8 +37,8 @@ var knownTypes = sync.OnceValue(func() map[string]reflect.Type {
 
 func typeName(t reflect.Type) string { return "*" + t.PkgPath() + "." + t.Name() }
 
-// decode returns an object for JSON: one of a known Go type, or a map. Of an object in protobuf whose Go type is not known
-// it returns the metadata. Secrets are not masked if show.
+// decode returns an object for JSON: one of a known Go type, or a map. Of an object in protobuf whose Go type is not
+// known it returns the metadata. Secrets are not masked if show.
 func (i *informer) decode(payload []byte, show bool) (any, error) {
 	r, err := record.Parse(payload)
 	if err != nil {
@@ -178,8 +178,8 @@ func (i *informer) valueOf(bucket, key string, payload []byte, show bool) (any, 
 	return json.RawMessage(payload), nil
 }
 
-// parseEntry splits the key of an index entry: the names of the index, a token, and the object's key, the first two with
-// their lengths. The token is the value, or its hash, behind a letter.
+// parseEntry splits the key of an index entry: the names of the index, a token, and the object's key, the first two
+// with their lengths. The token is the value, or its hash, behind a letter.
 func parseEntry(key string) (index, token, object string, err error) {
 	var parts [2]string
 	for i := range parts {

@@ -21,7 +21,7 @@ import (
 type backlog struct {
 	Informer string `json:"informer"`
 	Handler  string `json:"handler"` // Its kind and name.
-	// StartsOver: it first gets all objects.
+	// StartsOver: the handler first gets all objects.
 	StartsOver bool  `json:"startsOver,omitempty"`
 	Deltas     int   `json:"deltas"`
 	Bytes      int64 `json:"bytes"` // Of the deltas and the deleted objects.
@@ -34,12 +34,12 @@ type backlog struct {
 	known  bool // The cursor was read.
 }
 
-// isPending reports whether a handler gets a delta.
+// isPending reports whether a handler is still to get a delta.
 func (b *backlog) isPending(number uint64, deletes bool) bool {
 	return number > b.cursor && (deletes || !b.StartsOver)
 }
 
-// pending returns what is pending in the space of an informer, sorted by handler. An error means that it is not all.
+// pending returns what is pending in the space of an informer, sorted by handler. After an error it is incomplete.
 func (f *file) pending(i *informer) ([]*backlog, error) {
 	all := map[string]*backlog{}
 	of := func(handler string) *backlog {
@@ -65,7 +65,7 @@ func (f *file) pendingDeltas(i *informer, handlers map[string]*backlog) error {
 	return f.scan(i.bucket(queue.DeltasBucket), func(it *persist.Item) error {
 		number, deletes, err := queue.ParseDeltaKey(it.Key)
 		if err != nil {
-			return nil // The next start removes it.
+			return nil // The next start removes this delta.
 		}
 		for _, b := range handlers {
 			if !b.isPending(number, deletes) {
@@ -125,9 +125,9 @@ func (f *file) pendingWork(i *informer, of func(handler string) *backlog) error 
 }
 
 func newPending() *cobra.Command {
-	cmd, _ := newReader("pending FILE", "Show the deltas and the work that wait, by handler", cobra.ExactArgs(1), func(_ context.Context, f *file, _ []string) (*output, error) {
+	cmd, _ := newReader("pending FILE", "Show the pending deltas and keys of each handler, reconciler and workqueue", cobra.ExactArgs(1), func(_ context.Context, f *file, _ []string) (*output, error) {
 		out, all := &output{}, []*backlog{}
-		t := table{header: []string{"HANDLER", "DELTAS", "SIZE", "KEYS", "DELETED", "OLDEST", "INFORMER"}}
+		t := table{header: []string{"HANDLER", "DELTAS", "SIZE", "KEYS", "DELETED", "OLDEST KEY", "INFORMER"}}
 		var errs error
 		for _, i := range f.informers {
 			backlogs, err := f.pending(i)

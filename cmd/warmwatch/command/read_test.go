@@ -255,7 +255,7 @@ func TestWrongUsage(t *testing.T) {
 		{"accepts 1 arg", []string{"status"}},
 		{"accepts 3 arg", []string{"get", path, "pods"}},
 		{"table, wide, json, yaml, name", []string{"status", path, "-o", "xml"}},
-		{"there are:\n" + podsInformer, []string{"ls", path, "nodes"}},
+		{"It has:\n" + podsInformer, []string{"ls", path, "nodes"}},
 		{podsInformer + "\n" + secretsInformer, []string{"ls", path, "(typed)"}},
 		{"or --all", []string{"relist", path}},
 		{"or --all", []string{"relist", path, "pods", "--all"}},

@@ -20,10 +20,10 @@ import (
 	"github.com/warmwatch/warmwatch/workqueue"
 )
 
-// writing are the options of a DB that the command writes to. A file that is held is an error at once.
+// writing are the options of a DB that the command writes to. If a process holds the file, Open fails at once.
 var writing = persist.Options{LockTimeout: -time.Second, Logger: &silent}
 
-// write opens a file for fn, which writes to it. A file that cannot be read is left as it is.
+// write opens a file for fn, which writes to it. An unusable file is left as it is.
 func write(ctx context.Context, path string, fn func(*file) error) error {
 	if err := usable(ctx, path); err != nil {
 		return err
@@ -42,7 +42,7 @@ func write(ctx context.Context, path string, fn func(*file) error) error {
 	return errors.Join(err, db.Close())
 }
 
-// usable returns an error for a file that [persist.Open] would set aside, begin, or not open.
+// usable returns an error for a file that [persist.Open] would set aside, create, or not open.
 func usable(ctx context.Context, path string) error {
 	return (&reader{}).read(ctx, path, func(*file) error {
 		resolved, err := filepath.EvalSymlinks(path)
@@ -50,7 +50,7 @@ func usable(ctx context.Context, path string) error {
 			return err
 		}
 		if _, err := os.Lstat(resolved + persist.StartingSuffix); !errors.Is(err, fs.ErrNotExist) {
-			return errors.Join(fmt.Errorf("a process has died while it opened %s, or has found it damaged: the next start of the program decides what becomes of it", path), err)
+			return errors.Join(fmt.Errorf("a process died while it opened %s, or found it damaged; start the program, which uses the file or sets it aside", path), err)
 		}
 		return nil
 	})
@@ -58,9 +58,9 @@ func usable(ctx context.Context, path string) error {
 
 func newRelist() *cobra.Command {
 	all := false
-	cmd := newVerb("relist FILE {INFORMER | --all}", "Make the next start list, and compare all objects", cobra.RangeArgs(1, 2), func(cmd *cobra.Command, args []string) error {
+	cmd := newVerb("relist FILE {INFORMER | --all}", "Make the next start list and compare all objects", cobra.RangeArgs(1, 2), func(cmd *cobra.Command, args []string) error {
 		if all == (len(args) == 2) {
-			return usageError("relist needs an informer, or --all")
+			return usageError("relist needs either INFORMER or --all")
 		}
 		return write(cmd.Context(), args[0], func(f *file) error {
 			chosen, err := f.chosen(args)
@@ -76,7 +76,7 @@ func newRelist() *cobra.Command {
 	return cmd
 }
 
-// relist makes the checkpoint of an informer say that a relist is due which writes every record anew.
+// relist notes in an informer's checkpoint that a relist is due, which writes every record anew.
 func (f *file) relist(cmd *cobra.Command, i *informer) error {
 	if i.record != nil {
 		i.record.Rewrite = true
@@ -91,7 +91,7 @@ func (f *file) relist(cmd *cobra.Command, i *informer) error {
 }
 
 func newCompact() *cobra.Command {
-	return newVerb("compact FILE", "Write the file anew without its free pages", cobra.ExactArgs(1), func(cmd *cobra.Command, args []string) error {
+	return newVerb("compact FILE", "Write the file anew, without its free pages", cobra.ExactArgs(1), func(cmd *cobra.Command, args []string) error {
 		if err := usable(cmd.Context(), args[0]); err != nil {
 			return err
 		}
@@ -99,14 +99,14 @@ func newCompact() *cobra.Command {
 		if err != nil {
 			return err
 		}
-		_, err = fmt.Fprintf(cmd.OutOrStdout(), "%s: %s, before %s\n", args[0], sizeOf(after), sizeOf(before))
+		_, err = fmt.Fprintf(cmd.OutOrStdout(), "%s: %s, was %s\n", args[0], sizeOf(after), sizeOf(before))
 		return err
 	})
 }
 
 func newForget() *cobra.Command {
 	handler := ""
-	cmd := newVerb("forget FILE INFORMER", "Remove the data of an informer, or what waits for one of its handlers", cobra.ExactArgs(2), func(cmd *cobra.Command, args []string) error {
+	cmd := newVerb("forget FILE INFORMER", "Remove the data of an informer, or only those of one of its handlers", cobra.ExactArgs(2), func(cmd *cobra.Command, args []string) error {
 		return write(cmd.Context(), args[0], func(f *file) error {
 			i, err := f.find(args[1])
 			if err != nil {
@@ -125,7 +125,7 @@ func newForget() *cobra.Command {
 			return err
 		})
 	})
-	cmd.Flags().StringVar(&handler, "handler", "", "name of a durable handler, a reconciler, or a workqueue")
+	cmd.Flags().StringVar(&handler, "handler", "", "name of a durable handler, reconciler or workqueue: remove only what is kept for it")
 	return cmd
 }
 

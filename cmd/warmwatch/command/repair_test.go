@@ -84,7 +84,7 @@ func expectNothing(t *testing.T, args ...string) {
 func TestCompact(t *testing.T) {
 	path := build(t)
 	before := expect(t, exitFine, "", "dump", path)
-	expect(t, exitFine, "before", "compact", path)
+	expect(t, exitFine, ", was ", "compact", path)
 	if after := expect(t, exitFine, "", "dump", path); after != before {
 		t.Errorf("it had\n%sand has\n%s", before, after)
 	}

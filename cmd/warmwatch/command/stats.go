@@ -12,7 +12,7 @@ import (
 	"github.com/warmwatch/warmwatch/persist"
 )
 
-// stats says what takes the room in a file.
+// stats says what takes up space in a file.
 type stats struct {
 	File    fileStatus    `json:"file"`
 	Buckets []bucketStats `json:"buckets"`
@@ -36,7 +36,7 @@ type largeObject struct {
 const shownLargest = 10
 
 func newStats() *cobra.Command {
-	cmd, _ := newReader("stats FILE", "Show what takes the room", cobra.ExactArgs(1), func(_ context.Context, f *file, _ []string) (*output, error) {
+	cmd, _ := newReader("stats FILE", "Show what takes up space", cobra.ExactArgs(1), func(_ context.Context, f *file, _ []string) (*output, error) {
 		st, err := f.stats()
 		if err != nil {
 			return nil, err

@@ -36,17 +36,17 @@ type fileStatus struct {
 
 type informerStatus struct {
 	Informer        string           `json:"informer"`
-	Objects         *int             `json:"objects"` // Null if the state cannot be read, as the next two are empty.
+	Objects         *int             `json:"objects"` // Null if the informer's state cannot be read.
 	ResourceVersion string           `json:"resourceVersion,omitempty"`
 	State           checkpoint.State `json:"state,omitempty"`
-	// VouchedAt is when the server last said that the objects are those at the resourceVersion.
+	// VouchedAt is when the server last confirmed that the objects are those at the resourceVersion.
 	VouchedAt time.Time `json:"vouchedAt,omitzero"`
 	ClusterID string    `json:"clusterID,omitempty"`
-	// UnusedSince is when a program last had the file open and not this informer; zero if the last one had it.
+	// UnusedSince is as in [warmwatch.Unused]; zero if the last process used the informer.
 	UnusedSince time.Time `json:"unusedSince,omitzero"`
 }
 
-// An event is one of the timeline, with the page that says what to do.
+// An event is one of the timeline, with the address of the page that says what to do.
 type event struct {
 	warmwatch.Event
 	Runbook string
@@ -55,7 +55,7 @@ type event struct {
 const runbook = "https://github.com/warmwatch/warmwatch/blob/main/docs/operations.md#"
 
 func newStatus() *cobra.Command {
-	cmd, _ := newReader("status FILE", "Show what the file has, what is wrong with it, and what has happened last", cobra.ExactArgs(1), func(_ context.Context, f *file, _ []string) (*output, error) {
+	cmd, _ := newReader("status FILE", "Show what is in the file, what is wrong with it, and what happened last", cobra.ExactArgs(1), func(_ context.Context, f *file, _ []string) (*output, error) {
 		st, err := f.status()
 		return st.output(), err
 	})
@@ -67,7 +67,7 @@ func (f *file) fileStatus() fileStatus {
 	return fileStatus{f.path, m.Bytes, m.FreeBytes, persist.FormatVersion}
 }
 
-// status returns the state of a file. An error means that it is not all.
+// status returns the state of a file. After an error it is incomplete.
 func (f *file) status() (status, error) {
 	st := status{File: f.fileStatus(), Informers: []informerStatus{}, Handlers: []*backlog{}}
 	timeline, errs := f.timeline()
@@ -109,7 +109,7 @@ func (st status) output() *output {
 	out := &output{value: st}
 	size := fmt.Sprintf("%s, %s free, format %s", sizeOf(st.File.Bytes), sizeOf(st.File.FreeBytes), st.File.Format)
 	files := table{rows: [][]string{{"FILE", st.File.Path}, {"SIZE", size}}}
-	informers := table{header: []string{"INFORMER", "OBJECTS", "RESOURCEVERSION", "VOUCHED", "STATE", "CLUSTER"}, wide: 1}
+	informers := table{header: []string{"INFORMER", "OBJECTS", "RESOURCEVERSION", "CONFIRMED", "STATE", "CLUSTER"}, wide: 1}
 	for _, i := range st.Informers {
 		objects, state := "-", cmp.Or(string(i.State), "unknown")
 		if i.Objects != nil {
@@ -133,7 +133,7 @@ func (st status) output() *output {
 const shownEvents = 10
 
 func eventsTable(events []event) table {
-	t := table{header: []string{"TIME", "CODE", "WHAT, RUNBOOK"}}
+	t := table{header: []string{"TIME", "CODE", "DETAILS, RUNBOOK"}}
 	for _, e := range events[max(0, len(events)-shownEvents):] {
 		what := []string{e.Informer, e.Handler, e.Cause, e.Message}
 		for _, name := range slices.Sorted(maps.Keys(e.Numbers)) {

@@ -18,7 +18,7 @@ import (
 )
 
 func newVerify() *cobra.Command {
-	cmd, _ := newReader("verify FILE", "Read everything, and list what is wrong", cobra.ExactArgs(1), func(_ context.Context, f *file, _ []string) (*output, error) {
+	cmd, _ := newReader("verify FILE", "Read everything and list what is wrong", cobra.ExactArgs(1), func(_ context.Context, f *file, _ []string) (*output, error) {
 		values, err := f.verify()
 		if err != nil {
 			return nil, err
@@ -71,7 +71,7 @@ func at(b persist.Bucket, key string, err error) error {
 	return &persist.CorruptError{Bucket: b, Key: key, Err: err}
 }
 
-// check returns an error for a value with a good checksum that is not what belongs into its bucket.
+// check returns an error for a value with a good checksum that does not belong in its bucket.
 func check(bucket string, payload []byte) (err error) {
 	switch bucket {
 	case indexer.ObjectsBucket, reflector.StagedBucket, deletions.BucketName:
@@ -98,8 +98,8 @@ func (f *file) verifyIndex(i *informer, objects map[string]struct{}) error {
 	})
 }
 
-// verifyDeltas finds gaps in the deltas that are pending for a handler. A handler that starts over needs only deletions:
-// there nobody can tell.
+// verifyDeltas finds gaps in the deltas that are pending for a handler. A handler that starts over needs only
+// deletions, whose numbers have gaps anyway.
 func (f *file) verifyDeltas(i *informer) error {
 	last, known := uint64(0), false
 	_, err := f.View(i.bucket(queue.StateBucket), queue.LastKey, func(it *persist.Item) error {
