@@ -14,8 +14,8 @@ import (
 	"github.com/warmwatch/warmwatch/persist"
 )
 
-// A Code says what kind of trouble a [Problem] is, or what has happened in an [Event]. As a string it is spelled as its
-// constant, without the word Code.
+// A Code says what is wrong in a [Problem], or what happened in an [Event]. Its text is the name of the constant
+// without the word Code.
 type Code string
 
 const (
@@ -25,10 +25,10 @@ const (
 	CodeNoFile = Code(persist.CodeNoFile)
 	// CodeFileDamaged means: the file was found damaged in use. It is only read, and the next Open sets it aside.
 	CodeFileDamaged = Code(persist.CodeFileDamaged)
-	// CodeNotWritten means: the last commit has failed, as on a full disk. Changes wait in memory, and commits are tried
-	// again.
+	// CodeNotWritten means: the last commit has failed, as on a full disk. Changes wait in memory, and commits are
+	// tried again.
 	CodeNotWritten = Code(persist.CodeNotWritten)
-	// CodeDiskHangs means: a commit has been under way for more than 10 s.
+	// CodeDiskHangs means: a commit has been under way for more than 10 s. It is in Status and Metrics, and no Event.
 	CodeDiskHangs = Code(persist.CodeDiskHangs)
 
 	// CodeNotRead means: a started informer cannot read its data in the file. It tries again each second.
@@ -40,8 +40,8 @@ const (
 	CodeFromMemory Code = "FromMemory"
 	// CodeUnreadable means: something stored could not be read. A relist that writes everything anew is due.
 	CodeUnreadable Code = "Unreadable"
-	// CodeRefused means: an object could not be stored: the transform has failed on it, it has no key, it is of
-	// another type, or it cannot be encoded.
+	// CodeRefused means: an object could not be stored. The transform failed on it, it is of another type, it has no
+	// key or too long a key, or it cannot be encoded.
 	CodeRefused Code = "Refused"
 	// CodeServerFails means: the last List or watch has failed.
 	CodeServerFails Code = "ServerFails"
@@ -49,7 +49,7 @@ const (
 
 // The codes of events that are no problems.
 const (
-	// CodeOpened means: Open has opened the file, or works without one.
+	// CodeOpened means: Open has returned a Cache, with a file or without one.
 	CodeOpened Code = "Opened"
 	// CodeSetAside means: Open has set a bad file aside and begun a new one.
 	CodeSetAside Code = "SetAside"
@@ -63,7 +63,7 @@ const (
 	CodeRelisted Code = "Relisted"
 	// CodeRecovered means: a problem has ended. The event's Cause is the code of the problem.
 	CodeRecovered Code = "Recovered"
-	// CodeStartedOver means: a handler starts over, or a durable one is new. The event's Cause says why, see
+	// CodeStartedOver means: a handler starts over, or a durable one is new. The event's Cause is one of those in
 	// HandlerStatus.Restarts.
 	CodeStartedOver Code = "StartedOver"
 	// CodeSkipped means: a durable handler has panicked on a change in Options.MaxPanics processes, and the change was
@@ -75,7 +75,7 @@ const (
 	CodeClosed Code = "Closed"
 )
 
-// A Cause says why an informer resumes its watch, or lists. As a string it is spelled as its constant, without the word
+// A Cause says why an informer resumes its watch, or lists. Its text is the name of the constant without the word
 // Cause.
 type Cause = checkpoint.Cause
 
@@ -86,8 +86,8 @@ const (
 	CauseFirstStart = checkpoint.CauseFirstStart
 	// CauseOtherCluster means: the stored objects are of another cluster.
 	CauseOtherCluster = checkpoint.CauseOtherCluster
-	// CauseOtherIdentity means: the stored objects have another identity, or none: the ListerWatcher asked for more than
-	// one thing.
+	// CauseOtherIdentity means: the stored objects have another identity, or none: the ListerWatcher asked for more
+	// than one thing.
 	CauseOtherIdentity = checkpoint.CauseOtherIdentity
 	// CauseTransformVersion means: the transform of the stored objects had another version.
 	CauseTransformVersion = checkpoint.CauseTransformVersion
@@ -117,8 +117,8 @@ const (
 	CauseFullRelist = checkpoint.CauseFullRelist
 )
 
-// informerCodes are those of an informer, in the order of InformerStatus.Problems. InformerStatus.Err has the first
-// one, unless that is CodeServerFails.
+// informerCodes are the codes of an informer's problems, in the order of InformerStatus.Problems. InformerStatus.Err
+// has the first one that is not CodeServerFails.
 var informerCodes = []Code{CodeNotRead, CodeOtherRequest, CodeFromMemory, CodeUnreadable, CodeRefused, CodeServerFails}
 
 // A Problem is something that is wrong now.
@@ -129,7 +129,7 @@ type Problem struct {
 	Since time.Time `json:",omitzero"`
 }
 
-// problemOf returns what is wrong with a file, nothing if all is well.
+// problemOf returns the problem of a file, and its error. Both are nil if all is well.
 func problemOf(db *persist.DB) ([]Problem, error) {
 	code, since, err := db.Problem()
 	if err == nil {
@@ -140,12 +140,13 @@ func problemOf(db *persist.DB) ([]Problem, error) {
 
 func workingFromMemory(err error) error { return fmt.Errorf("warmwatch: working from memory: %w", err) }
 
-// An Event is an entry of the timeline: something that has happened in the life of a Cache. A problem that begins is an
-// event with the problem's code. Its end is [CodeRecovered].
+// An Event is an entry of the timeline: something that happened in the life of a Cache. When a problem begins, the
+// event has the problem's code. When it ends, the event has [CodeRecovered].
 type Event struct {
 	Time time.Time
 	Code Code
-	// Informer is its name in Status; empty for an event of the file. Handler is the name of a handler or reconciler.
+	// Informer is the informer's name in Status; empty for an event of the file. Handler is the name of a handler or
+	// reconciler.
 	Informer string `json:",omitempty"`
 	Handler  string `json:",omitempty"`
 	// Cause of a start or relist ([Cause]), of a handler that starts over, or the code of a problem that has ended.
@@ -154,14 +155,14 @@ type Event struct {
 	Message string `json:",omitempty"`
 	// Numbers of the event, such as objects, added, updated, deleted, receivedBytes, seconds.
 	Numbers map[string]float64 `json:",omitempty"`
-	// Times is how often the same has happened within a minute from Time on; zero means once. Message and Numbers are of
-	// the last time.
+	// Times is how often the same has happened within a minute from Time on; zero means once. Message and Numbers are
+	// of the last time.
 	Times int `json:",omitempty"`
 }
 
 func seconds(d time.Duration) float64 { return d.Round(time.Millisecond).Seconds() }
 
-// what says for the log what has happened. The other codes are problems.
+// what has the text of each code for the log: first the codes of events, then those of problems.
 var what = map[Code]string{
 	CodeOpened: "Opened the cache", CodeSetAside: "Set the cache file aside and began a new one", CodeServed: "Serving the cache",
 	CodeResumed: "Resumed the watch", CodeCaughtUp: "Caught up with the server", CodeRelisted: "Compared the cache with a list",
@@ -169,17 +170,17 @@ var what = map[Code]string{
 	CodeDropped: "Removed the data of an informer that nobody uses", CodeClosed: "Closing the cache",
 
 	CodeLocked: "Working from memory: another process holds the cache file", CodeNoFile: "Working from memory: the cache file cannot be used",
-	CodeFileDamaged: "The cache file is damaged. It is only read from now on, and set aside at the next start",
+	CodeFileDamaged: "The cache file is damaged. From now on it is only read. The next start sets it aside",
 	CodeNotWritten:  "Could not write to the cache file. Changes stay in memory. Durable handlers and reconcilers wait for 30 s, then they go on from memory",
-	CodeNotRead:     "Could not read the informer's data, trying again", CodeOtherRequest: "Refusing the requests of the ListerWatcher",
-	CodeFromMemory: "The next process begins with a list", CodeUnreadable: "Could not read all that is stored: all objects are to be listed and written anew",
-	CodeRefused: "Left an object out of the cache", CodeServerFails: "A List or a watch has failed",
+	CodeNotRead:     "Could not read the informer's data, trying again", CodeOtherRequest: "The ListerWatcher asks for something else than InformerOptions say: not sending its requests",
+	CodeFromMemory: "The informer is not persisted: the next process begins with a list", CodeUnreadable: "Could not read everything that is stored: listing all objects and writing them anew",
+	CodeRefused: "Left an object out of the cache", CodeServerFails: "A List or a watch failed",
 }
 
-// ordinary events are only in a verbose log. One event of a start or a relist is not ordinary.
+// ordinary events are only in a verbose log. A start and a relist have one line in any case: Served and Relisted.
 var ordinary = map[Code]bool{CodeResumed: true, CodeCaughtUp: true, CodeClosed: true, CodeServerFails: true, CodeRefused: true}
 
-// log writes the line of an event.
+// log writes one line for an event.
 func (e *Event) log(logger klog.Logger, err error) {
 	values := []any{"code", e.Code}
 	for _, v := range [][2]string{{"handler", e.Handler}, {"cause", e.Cause}, {"message", e.Message}} {
@@ -203,7 +204,7 @@ func (e *Event) log(logger klog.Logger, err error) {
 // timelineLength is how many events a timeline has.
 const timelineLength = 200
 
-// repeatedWithin is how long after an event the same is a repetition.
+// repeatedWithin is how long after an event an equal one counts as its repetition.
 const repeatedWithin = time.Minute
 
 var timelineBucket = persist.Bucket{Space: "timeline", Name: "events"} // By the number of the event, 8 bytes.
@@ -232,7 +233,7 @@ func (t *timeline) load() error {
 	})
 }
 
-// record adds an event, and logs it unless it is a repetition. err is the event's Message in the timeline.
+// record adds an event, and logs it unless it is a repetition. In the timeline err becomes the event's Message.
 func (t *timeline) record(logger klog.Logger, e Event, err error) {
 	e.Time = time.Now()
 	added := e
@@ -244,7 +245,7 @@ func (t *timeline) record(logger klog.Logger, e Event, err error) {
 	}
 }
 
-// add reports whether the event is no repetition. After the end of the Cache the file does not get it.
+// add reports whether the event is new: not a repetition. After the end of the Cache the file does not get it.
 func (t *timeline) add(e Event) (isNew bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -262,7 +263,7 @@ func (t *timeline) add(e Event) (isNew bool) {
 	_ = t.db.Update(func(b *persist.Batch) {
 		b.Put(timelineBucket, numberKey(t.last-uint64(len(t.events)-1-i)), persist.JSON(e))
 		b.Delete(timelineBucket, numberKey(t.last-timelineLength))
-		if !isNew { // On a bad link the disk is spared.
+		if !isNew { // A repetition needs no commit of its own: a bad link has many.
 			b.Idle()
 		}
 	})

@@ -183,7 +183,7 @@ func (db *DB) failedLocked(err error) {
 		since = time.Now()
 	}
 	if errors.Is(err, bolterrors.ErrMaxSizeReached) {
-		db.mergeBackLocked() // Nothing was written. With what is deleted meanwhile it may fit.
+		db.mergeBackLocked() // Nothing was written. Together with later deletions it may fit.
 	}
 	if db.formerUsers == nil {
 		db.formerUsers, db.users = db.users, new(atomic.Int64)
@@ -264,7 +264,7 @@ func writeBucket(tx *bolt.Tx, name Bucket, bl *bucketLayer) error {
 	if err != nil {
 		return err
 	}
-	if tx.DB().NoSync { // A compaction: all keys come in order, so pages can be full.
+	if tx.DB().NoSync { // A compaction brings all keys in order, so pages can be full.
 		bucket.FillPercent = 1
 	}
 	var key []byte

@@ -10,8 +10,8 @@ import (
 	bolt "go.etcd.io/bbolt"
 )
 
-// compactingSuffix is the suffix of the file that a compaction writes. It takes the place of the cache file when it is
-// complete.
+// compactingSuffix is the suffix of the file that a compaction writes. When that is complete, it replaces the cache
+// file.
 const compactingSuffix = ".compacting"
 
 // minCompactBytes is the length from which on Open compacts a file. Tests replace it.
@@ -45,17 +45,18 @@ func (db *DB) compact(ctx context.Context, old *handle) (*handle, error) {
 	var b *handle
 	f, err := os.OpenFile(db.path+compactingSuffix, os.O_RDWR|os.O_CREATE|os.O_TRUNC, 0o600)
 	if err == nil {
-		b, err = db.openBolt(f) // It locks the copy, which no other process can take then.
+		b, err = db.openBolt(f) // It locks the copy, so no other process can take it.
 	}
 	if err == nil {
 		err = db.replace(ctx, old, b)
 	}
-	db.opts.Logger.Info("Compacted the cache file", "path", db.path, "before", m.Bytes, "used", used, "duration", time.Since(begin), "err", err)
-	switch {
-	case err == nil:
+	if err == nil {
+		db.opts.Logger.Info("Compacted the cache file", "path", db.path, "before", m.Bytes, "used", used, "duration", time.Since(begin))
 		_ = guard(old.Close)
 		return b, nil
-	case db.opts.compact || isBad(err):
+	}
+	db.opts.Logger.Error(err, "Could not compact the cache file", "path", db.path)
+	if db.opts.compact || isBad(err) {
 		return old, err
 	}
 	return old, nil

@@ -49,7 +49,7 @@ func (db *DB) damagedLocked(err error) {
 	db.announceLocked()
 }
 
-// mergeBackLocked puts the layer that could not be committed, if there is one, under pending.
+// mergeBackLocked puts the layer that could not be committed, if there is one, back under pending.
 func (db *DB) mergeBackLocked() {
 	l := db.flushing
 	if l == nil {

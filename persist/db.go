@@ -23,16 +23,16 @@ type Options struct {
 	// once. Past all of it UpdateWithRoom blocks. While nothing can be written there is no bound: the changes have nowhere
 	// else to go. Default 16 MiB.
 	MaxPendingBytes int64
-	// MaxFileBytes is how long the file may grow. Past that the disk counts as full. A file that is longer already is used,
-	// and does not grow. Default 0: there is no bound.
+	// MaxFileBytes bounds the size of the file. At the bound the disk counts as full. A file that is larger already is used,
+	// and does not grow. Default 0: no bound.
 	MaxFileBytes int64
 	// LockTimeout is how long Open waits for another process to release the
 	// file. Default 30s; negative: it does not wait.
 	LockTimeout time.Duration
-	// OnEvent is called with [CodeFileDamaged] when the file, or one more bucket of it, is found damaged in use: what
-	// could not be read is gone. It is called with [CodeNotWritten] when commits begin to fail, and with an empty code and
-	// a nil error when the file is written to again. The committer calls it, without a lock: no commit is made before it
-	// returns. It may be nil.
+	// OnEvent is called with [CodeFileDamaged] when the file, or one more bucket of it, is found damaged in use. What could
+	// not be read is then gone. It is called with [CodeNotWritten] when commits begin to fail, and with an empty code and a
+	// nil error when commits succeed again. The committer calls it without a lock, and makes no commit before it returns.
+	// It may be nil.
 	OnEvent func(code Code, err error)
 	// Logger receives what an operator should know. Default klog's.
 	Logger *klog.Logger
@@ -107,7 +107,7 @@ type DB struct {
 	mu sync.RWMutex
 
 	bolt     *handle   // Nil: memory only. It does not change after Open.
-	meter              // What can be read without mu.
+	meter              // Its fields are read without mu.
 	events   []problem // Not reported to OnEvent yet, without times.
 	boltTxID int       // The bbolt transaction of the last successful commit.
 	// users counts the transactions of bolt that are open or about to begin. formerUsers counts those that were begun
@@ -170,7 +170,7 @@ type problem struct {
 func (db *DB) Problem() (code Code, since time.Time, err error) {
 	p := *db.problem.Load()
 	if begin := db.busySince.Load(); p.err == nil && begin != nil && time.Since(*begin) >= hangingCommit {
-		p = problem{CodeDiskHangs, *begin, fmt.Errorf("persist: %s: the disk has not done a commit after %v", db.path, time.Since(*begin).Round(time.Second))}
+		p = problem{CodeDiskHangs, *begin, fmt.Errorf("persist: %s: a commit has been under way for %v", db.path, time.Since(*begin).Round(time.Second))}
 	}
 	return p.code, p.since, p.err
 }

@@ -7,12 +7,12 @@ import (
 	"time"
 )
 
-// Metrics are numbers of a DB. Counters count since Open. Times are zero if there is none.
+// Metrics are numbers of a DB. Counters count since Open. A time that does not exist is zero.
 type Metrics struct {
 	// Bytes is the size of the file, FreeBytes the part in free pages, as of Open or the last attempt to commit. Zero
 	// without a file.
 	Bytes, FreeBytes int64
-	// Commits counts the attempts that have succeeded, FailedCommits the others.
+	// Commits counts the attempts that succeeded, FailedCommits the others.
 	Commits, FailedCommits int64
 	// CommitDurations counts the attempts by duration. Element n has those of at most 1 ms · 2ⁿ that are longer than in
 	// the element before. The last element has all longer ones. CommitTime is the sum of the durations.
@@ -20,19 +20,19 @@ type Metrics struct {
 	CommitTime      time.Duration
 	// WrittenBytes is about how much commits have written to the file.
 	WrittenBytes int64
-	// PendingBytes is how much waits in memory for a commit. Unwritten is about when the oldest of these changes was made.
-	// Both are zero if nothing is written to the file any more.
+	// PendingBytes is the size of the changes that wait in memory for a commit. Unwritten is about when the oldest of
+	// them was made. Both are zero if nothing is written to a file.
 	PendingBytes int64
 	Unwritten    time.Time
-	// OldestSnapshot is about when the oldest open snapshot began: each commit since then has found one, or another read.
-	// While one is open, bbolt reuses no page that was freed since.
+	// OldestSnapshot is about when the oldest open snapshot began: each commit since then has found one, or another
+	// read. While one is open, bbolt reuses no page that was freed since.
 	OldestSnapshot time.Time
-	// Damages counts how often the file, or a bucket of it, was found damaged, at Open or in use. DamagedValues counts the
-	// reads of values with a wrong checksum.
+	// Damages counts how often the file, or a bucket of it, was found damaged, at Open or in use. DamagedValues counts
+	// the reads of values with a wrong checksum.
 	Damages, DamagedValues int64
 }
 
-// A meter has what [DB.Problem] and [DB.Metrics] return, to be read without a lock.
+// A meter has what [DB.Problem] and [DB.Metrics] return. It is read without a lock.
 type meter struct {
 	problem    atomic.Pointer[problem]   // Never nil. Replaced under DB.mu.
 	unreadable atomic.Bool               // The file is left alone: no transaction can be begun. Set under DB.mu.
@@ -72,8 +72,8 @@ func (db *DB) meterCommit(begin time.Time, err error) {
 	db.latest.Store(&m)
 }
 
-// measure notes the size of a file. If it cannot be read, the numbers stay. The pages that the newest transaction has
-// freed count as free.
+// measure notes the size of a file. If it cannot be read, the numbers stay. Pages that the newest transaction freed
+// count as free.
 func (m *Metrics) measure(f *os.File) {
 	info, err := f.Stat()
 	meta, metaErr := newestMeta(f)

@@ -75,7 +75,7 @@ func Open(ctx context.Context, path string, o Options) (*DB, error) {
 	return db, nil
 }
 
-// checkRegular returns an error for a path that no file can have.
+// checkRegular returns an error if path is empty, or is something else than a regular file.
 func checkRegular(path string) error {
 	if path == "" {
 		return errors.New("persist: path is empty")
@@ -157,7 +157,7 @@ func (db *DB) openLocked(ctx context.Context, f *os.File) error {
 	deaths := db.starts()
 	db.markStart(deaths + 1)
 	defer db.unmarkStart()
-	defer func() { _ = os.Remove(db.path + compactingSuffix) }() // Also of a process that has died.
+	defer func() { _ = os.Remove(db.path + compactingSuffix) }() // A process that has died may have left it.
 	b, err := db.openBolt(f)
 	if err != nil {
 		return err
@@ -166,7 +166,7 @@ func (db *DB) openLocked(ctx context.Context, f *os.File) error {
 	if in != nil {
 		err = in.walk(b.DB)
 	}
-	if err == nil && (deaths == 0 || db.opts.compact) { // It is not tried again and again where it may be the reason.
+	if err == nil && (deaths == 0 || db.opts.compact) { // After a death the compaction may be the reason.
 		b, err = db.compact(ctx, b)
 	}
 	if err != nil {
@@ -184,7 +184,7 @@ func (db *DB) openLocked(ctx context.Context, f *os.File) error {
 	return nil
 }
 
-// use makes a file the DB's.
+// use makes b the file of the DB.
 func (db *DB) use(b *handle) {
 	db.bolt = b
 	m := &Metrics{}

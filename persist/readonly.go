@@ -68,8 +68,7 @@ func bucketsIn(tx *bolt.Tx) (names []Bucket, err error) {
 
 const maxCopies = 10
 
-// CopyFile copies a file as it is at one moment, although another process may use it. After an error the copy is not
-// whole.
+// CopyFile copies a file as of one commit, although another process may use it. After an error the copy is not whole.
 func CopyFile(ctx context.Context, from, to string) error {
 	if err := checkRegular(from); err != nil {
 		return err
