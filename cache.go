@@ -73,7 +73,7 @@ func Open(ctx context.Context, path string, o Options) (*Cache, error) {
 		shared: shared{opts: o, objects: indexer.NewObjects(o.MemoryBudget), schemas: newSchemas(), informers: map[string]*SharedIndexInformer{}, unused: map[string]Unused{}},
 		link:   new(request.Link), ready: make(chan struct{}),
 	}
-	before, _ := os.Stat(path) // The timeline shows if each start begins a new file.
+	before, _ := os.Stat(path) // So the timeline shows whether each start begins a new file.
 	db, err := persist.Open(ctx, path, persist.Options{
 		CommitInterval:  o.CommitInterval,
 		DurableDelay:    o.DurableDelay,
@@ -114,11 +114,11 @@ func (c *Cache) opened(before os.FileInfo) {
 	}
 }
 
-// unusedGrace is how long after Open unused data are looked for: the program makes its informers first.
+// unusedGrace is how long after Open unused data are removed: the program makes its informers first.
 const unusedGrace = 10 * time.Minute
 
-// findUnused is called by Open: no space of the file has an informer yet. What an informer uses within the first second
-// costs no write.
+// findUnused notes all data in the file as unused. Open calls it, before there are informers. If an informer uses its
+// data within the first second, nothing is written.
 func (c *Cache) findUnused() error {
 	buckets, err := c.db.Buckets()
 	if err != nil {
@@ -171,8 +171,8 @@ func (c *Cache) dropUnused() {
 	}
 }
 
-// isKept reports whether a space has something that a program may still want: the position of a durable name, or work.
-// It also returns true if that cannot be read.
+// isKept reports whether a space has the position of a durable name, or work, which a program may still want. If that
+// cannot be read, it returns true.
 func (c *Cache) isKept(space string) (kept bool) {
 	err := c.db.Read(space, func(s *persist.Snapshot) error {
 		for _, bucket := range []string{queue.HandlersBucket, workqueue.NamesBucket, workqueue.KeysBucket, deletions.BucketName} {
@@ -189,7 +189,7 @@ func (c *Cache) isKept(space string) (kept bool) {
 	return kept || err != nil
 }
 
-// fileEvent is called when a problem of the file begins, or, without a code, when it has ended.
+// fileEvent is called when a problem of the file begins, and without a code when commits succeed again.
 func (c *Cache) fileEvent(code persist.Code, err error) {
 	<-c.ready
 	e := Event{Code: Code(code)}
@@ -292,8 +292,8 @@ func (c *Cache) running() []*SharedIndexInformer {
 	})
 }
 
-// Informer returns the running informer that Status lists by this name, or nil. An informer of [Cache.NewInformer] gets
-// another name once its first request was seen.
+// Informer returns the running informer that Status lists under this name, or nil. An informer of [Cache.NewInformer]
+// gets its final name once its first request was seen.
 func (c *Cache) Informer(name string) *SharedIndexInformer {
 	for _, s := range c.running() {
 		if s.place.Load().name() == name {

@@ -41,14 +41,14 @@ type InformerMetrics struct {
 	// Live: a watch is open.
 	Live        bool
 	LastContact time.Time
-	// StartedFrom is as in [InformerStatus]. CaughtUpAfter is the time from Run to CaughtUp, 0 before.
+	// StartedFrom is as in [InformerStatus], like LastContact. CaughtUpAfter is the time from Run to CaughtUp; before
+	// CaughtUp it is 0.
 	StartedFrom   string
 	CaughtUpAfter time.Duration
 	Resumes       int
 	Relists       map[Cause]int
-	// ReceivedBytes counts the bodies of the server's answers by kind of request: list, metadata, objects, watch,
-	// question, other. A compressed answer counts as it is after decompression. All are 0 where the transport is not
-	// wrapped.
+	// ReceivedBytes counts the bodies of the server's answers, after decompression, by kind of request: list, metadata,
+	// objects, watch, question, other. All are 0 if the transport is not wrapped.
 	ReceivedBytes map[string]int64
 	// Events counts the events of the watch that were applied: added, updated, deleted, bookmark.
 	Events map[string]int64
@@ -73,7 +73,7 @@ func (c *Cache) Metrics() Metrics {
 	return m
 }
 
-// metrics also counts the informer's problems.
+// metrics returns the informer's numbers, and adds its problems to the count.
 func (s *SharedIndexInformer) metrics(p *parts, problems map[Code]int) InformerMetrics {
 	id := p.identity
 	m := InformerMetrics{
@@ -92,10 +92,10 @@ func (s *SharedIndexInformer) metrics(p *parts, problems map[Code]int) InformerM
 	return m
 }
 
-// A Difference has the keys whose objects are not the same in the cache as on the server, sorted.
+// A Difference has the keys, sorted, whose objects differ between cache and server.
 type Difference struct {
-	// Missing: the server has the object, and the cache has not. Surplus: only the cache has it. Different: both have an
-	// object of this name, with another version or content, or the cache could not store the server's.
+	// Missing: only the server has the object. Surplus: only the cache has it. Different: both have an object of this name,
+	// but version or content differ, or the cache could not store the server's object.
 	Missing, Surplus, Different []cache.ObjectName
 }
 
@@ -140,5 +140,5 @@ func (s *SharedIndexInformer) Compare(ctx context.Context) (d Difference, err er
 	return d, nil
 }
 
-// compareAgain is how long a difference must last.
+// compareAgain is how long a difference must last to count.
 const compareAgain = time.Second

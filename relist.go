@@ -187,7 +187,7 @@ func (p *progress) caughtUp() {
 	p.report(e, nil)
 }
 
-// serve makes the store readable, and reports e. The first time it is how the informer begins.
+// serve makes the store readable, and reports e, the first time as CodeServed.
 func (s *SharedIndexInformer) serve(e Event) {
 	s.parts.Load().indexer.Hide(false)
 	if s.served.set() {
@@ -245,8 +245,8 @@ func (o observer) Refused(err error) { o.set(CodeRefused, err) }
 // Disconnected implements [reflector.Informer].
 func (o observer) Disconnected(err error) { o.informer.disconnected(err) }
 
-// disconnected is called when a List or a watch has failed or ended. That a watch has expired, or ends for a relist or
-// with the run, is no failure.
+// disconnected is called when a List or a watch has failed or ended. It is no failure that a watch expires, or ends for
+// a relist or with the run.
 func (s *SharedIndexInformer) disconnected(err error) {
 	if err != nil && !s.isEnding() && !apierrors.IsResourceExpired(err) {
 		s.progress.set(CodeServerFails, err)

@@ -224,7 +224,7 @@ func (s *SharedIndexInformer) detach() {
 	s.processor.Stop()
 }
 
-// unreturned returns the callbacks and reconciles that run.
+// unreturned returns the callbacks and reconciles that have not returned.
 func (s *SharedIndexInformer) unreturned() (all []unreturned) {
 	for _, h := range s.processor.Unfinished() {
 		if h.Callback != "" {
@@ -242,8 +242,7 @@ const (
 	hangingLook     = 10 * time.Second
 )
 
-// logHanging logs callbacks and reconciles that have been running for long, for operators who do not look at the
-// status. They also keep Run from returning.
+// logHanging logs callbacks and reconciles that have been running for long, also while Run waits for them to return.
 func (s *SharedIndexInformer) logHanging(ended <-chan struct{}) {
 	defer utilruntime.HandleCrash()
 	for last := time.Now(); ; {

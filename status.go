@@ -55,7 +55,7 @@ type Status struct {
 	// works from memory, by the Go type of its objects. One of NotPersisted is listed by its name, with nothing but
 	// Problems and Err.
 	Informers map[string]InformerStatus
-	// Unused has the informers of earlier processes whose data are in the file, see Options.DropUnusedAfter.
+	// Unused has the informers in the file that this process has not opened, see Options.DropUnusedAfter.
 	Unused []Unused
 	// Workqueues of [Cache.Workqueues], also names that have none now.
 	Workqueues []workqueue.Status
@@ -173,7 +173,7 @@ type askedRelist struct {
 // progress is the part of the status that has a lock of its own.
 type progress struct {
 	report   func(Event, error) // Adds an event to the timeline, unless it has no code. mu is not held.
-	contact  atomic.Int64       // When the server has answered last, in nanoseconds since 1970. 0: it has not.
+	contact  atomic.Int64       // LastContact in nanoseconds since 1970; 0 if there was none.
 	received request.Received
 	began    time.Time // When Run was called.
 
@@ -182,10 +182,10 @@ type progress struct {
 	startedFrom string
 	cause       Cause
 	reason      string
-	liveUntil   time.Time // When the last watch has ended.
+	liveUntil   time.Time // When the last watch ended.
 	caughtUpIn  time.Duration
 	relists     map[Cause]int
-	receivedTo  int64 // The bytes that were received before the last relist.
+	receivedTo  int64 // How many bytes were received before the last relist.
 	resumes     int
 	troubles    map[Code]trouble // What is wrong now.
 	// asked is the relist that Relist has asked for, nil if none is.
@@ -196,11 +196,11 @@ type progress struct {
 	reconcilers             map[string]*reconciles // By name.
 }
 
-// reconciles are those of one reconciler.
+// reconciles says what the reconciles of one reconciler do.
 type reconciles struct {
 	running                     map[cache.ObjectName]time.Time // When they began.
-	object                      cache.ObjectName               // The object of the last one that has failed.
-	err                         error                          // Nil: it has succeeded since.
+	object                      cache.ObjectName               // The object of the last one that failed.
+	err                         error                          // Its error; nil if the object has succeeded since.
 	succeeded, failed, requeued int64
 }
 
@@ -209,8 +209,8 @@ func (p *progress) init(report func(Event, error)) {
 	p.troubles, p.relists, p.reconcilers = map[Code]trouble{}, map[Cause]int{}, map[string]*reconciles{}
 }
 
-// started notes how the informer starts, now that the file has been read, for which the server
-// last vouched at that time.
+// started notes how the informer starts, now that the file has been read. vouchedAt is when the server last confirmed
+// the content of the file.
 func (p *progress) started(decision checkpoint.Decision, vouchedAt time.Time) {
 	if !vouchedAt.IsZero() {
 		p.contact.Store(vouchedAt.UnixNano())
@@ -224,7 +224,7 @@ func (p *progress) started(decision checkpoint.Decision, vouchedAt time.Time) {
 	}
 }
 
-// fromDisk is the event of an informer that begins with what is stored.
+// fromDisk returns the event of an informer that serves the stored objects.
 func (p *progress) fromDisk(objects int) Event {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -350,7 +350,7 @@ func (p *progress) reconcilerStatus(queues []workqueue.Status) []ReconcilerStatu
 	return all
 }
 
-// unreturned is a callback or a reconcile that runs.
+// unreturned is a callback or a reconcile that has not returned.
 type unreturned struct {
 	kind, name, object string
 	since              time.Time
@@ -374,7 +374,7 @@ type trouble struct {
 	since time.Time
 }
 
-// setLocked notes that there is a problem, or none if err is nil. It returns the event to report if that is new.
+// setLocked notes that there is a problem, or none if err is nil. If that is new, it returns an event to report.
 func (p *progress) setLocked(code Code, err error) (e Event) {
 	before, was := p.troubles[code]
 	switch {

@@ -154,8 +154,8 @@ func cutBytes(p []byte) (b, rest []byte, err error) {
 	return p[used : used+int(n)], p[used+int(n):], nil
 }
 
-// ParseDelta decodes a stored delta, but for Number, SizeBytes and the objects: it has their records, which are valid as
-// long as p is.
+// ParseDelta decodes a stored delta without its Number and SizeBytes. It has the records of the objects, not the
+// objects. The records are valid as long as p is.
 func ParseDelta(p []byte) (d Delta, err error) {
 	if len(p) < 4 {
 		return d, errMalformed

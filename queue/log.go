@@ -322,8 +322,8 @@ func (q *Log) showNamesLocked() {
 type Backlog struct {
 	Deltas int
 	Bytes  int64 // About how long they are.
-	// Oldest is about when the oldest of them was appended, or when the log was opened. While that delta is not in memory
-	// any more, it may be earlier.
+	// Oldest is about when the oldest of them was appended, or when the log was opened if that is later. It may be too
+	// early while the delta is no longer in memory.
 	Oldest time.Time
 }
 

@@ -26,7 +26,7 @@ func (k Kind) Key(name string) string { return string(k) + "/" + name }
 
 func (k Kind) cut(key string) (name string, ok bool) { return strings.CutPrefix(key, string(k)+"/") }
 
-// Handled is what is stored of a handler.
+// Handled is the stored state of a handler.
 type Handled struct {
 	// Cursor: all deltas up to it are acknowledged.
 	Cursor uint64 `json:"cursor"`

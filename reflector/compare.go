@@ -6,16 +6,16 @@ import (
 	"github.com/warmwatch/warmwatch/internal/request"
 )
 
-// A Difference says that the server's list and the store do not have the same object for a key. Two looks at a key find
-// the same Difference if the object has not changed in between.
+// A Difference says that the server's list and the store have different objects for a key, or only one of them has one.
+// Two comparisons find the same Difference if the object did not change in between.
 type Difference struct {
 	Listed, Stored bool
 	// ListedVersion and StoredVersion are resourceVersions. A stored object that cannot be read has none.
 	ListedVersion, StoredVersion string
 }
 
-// Compare compares the store with a list by content, and changes nothing. list calls its argument with each object that
-// the server has. An object that the store refuses is a Difference. An object that changes meanwhile may be one, too.
+// Compare compares the store with a list by content, and changes nothing. list calls its argument with each object of
+// the server. An object that the store refuses is a Difference. One that changes meanwhile may be one, too.
 func (k *Sink) Compare(list func(func(runtime.Object) error) error) (map[string]Difference, error) {
 	found, listed := map[string]Difference{}, map[string]struct{}{}
 	err := list(func(obj runtime.Object) error {

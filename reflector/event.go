@@ -66,7 +66,7 @@ func (k *Sink) apply(obj any, deleted bool) error {
 	return k.writeAtLocked(w, sent.ResourceVersion, []queue.Delta{d})
 }
 
-// Events counts the events of the watch that were applied. It is read without a lock.
+// Events counts the applied events of the watch. It is read without a lock.
 type Events struct{ added, updated, deleted, bookmarks atomic.Int64 }
 
 func (e *Events) count(t cache.DeltaType) {

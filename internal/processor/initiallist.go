@@ -54,7 +54,7 @@ func (l *listener) startOver() bool {
 	return true
 }
 
-// noteRestart counts that the handler starts over, and reports it. It is ordinary that a plain handler is new.
+// noteRestart counts that the handler starts over, and reports it. That a plain handler is new is not reported.
 func (l *listener) noteRestart(cause string) {
 	restarts := map[string]int64{}
 	if before := l.restarts.Load(); before != nil {

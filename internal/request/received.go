@@ -51,8 +51,8 @@ func (r *Received) Total() (n int64) {
 	return n
 }
 
-// Counting counts the bodies of answers, see [WithReceived]. What the transport below decompresses counts
-// decompressed.
+// Counting counts the bodies of answers, see [WithReceived]. If the transport below decompresses a body, the
+// decompressed bytes count.
 type Counting struct{ http.RoundTripper }
 
 // RoundTrip implements [http.RoundTripper].
