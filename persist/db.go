@@ -202,7 +202,9 @@ func (db *DB) update(bound int64, fn func(*Batch)) error {
 	fn(&b)
 	db.applied++
 	db.pendingBytes.Store(db.waitingLocked())
-	db.unwritten.CompareAndSwap(0, time.Now().UnixNano())
+	if db.unwritten.Load() == 0 {
+		db.unwritten.Store(time.Now().UnixNano())
+	}
 	db.noteChangeLocked(b.delay)
 	return nil
 }

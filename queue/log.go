@@ -88,7 +88,7 @@ type Log struct {
 	stored    stored
 	positions map[*position]struct{}
 	names     map[string]*position        // The positions that have a name, by key.
-	withName  atomic.Pointer[[]*position] // Those of names, for Named.
+	withName  atomic.Pointer[[]*position] // The values of names, to be read without mu.
 }
 
 // stored says which deltas the DB has.
