@@ -175,6 +175,7 @@ crash: ## Fail each operation on the file, by an error and by a kill; root and F
 operator: $(BIN)/kube-apiserver $(BIN)/etcd ## Restart a manager of controller-runtime with its stock caches and with warmwatch's (OPERATOR_FLAGS="-scenario=cass-operator -limits" needs root and a memory cgroup)
 	@go -C test/controllerruntime run ./operator -bin-dir=$(BIN) $(OPERATOR_FLAGS)
 
+# All modules are linted as one workspace: so the types of Kubernetes are loaded once, and not for each module.
 .PHONY: lint
 lint: $(BIN)/golangci-lint ## Check format, go.mod files and the rules of .golangci.yml
 	@status=0; \
@@ -184,10 +185,11 @@ lint: $(BIN)/golangci-lint ## Check format, go.mod files and the rules of .golan
 		echo "# $$module: go mod tidy -diff"; \
 		go -C $$module mod tidy -diff || status=1; \
 	done; \
-	for module in $(CODE_MODULES); do \
-		echo "# $$module: golangci-lint"; \
-		(cd $$module && $(BIN)/golangci-lint run --config=$(CURDIR)/.golangci.yml ./...) || status=1; \
-	done; \
+	echo "# golangci-lint"; \
+	rm -f $(BIN)/lint.work $(BIN)/lint.work.sum; \
+	export GOWORK=$(BIN)/lint.work; \
+	go work init $(CODE_MODULES) && $(BIN)/golangci-lint run $(CODE_MODULES:%=%/...) || status=1; \
+	unset GOWORK; \
 	for port in $(PORTS); do \
 		echo "# $$port: go vet"; \
 		CGO_ENABLED=0 GOOS=$${port%/*} GOARCH=$${port#*/} go vet ./persist || status=1; \

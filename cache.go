@@ -154,21 +154,14 @@ func (c *Cache) findUnused() error {
 // dropUnused removes the data that nobody has used for long and no durable name needs. After Close it does nothing.
 func (c *Cache) dropUnused() {
 	c.mu.Lock()
-	unused := maps.Clone(c.unused)
-	c.mu.Unlock()
-	for space, u := range unused {
-		if time.Since(u.Since) < c.opts.DropUnusedAfter || c.isKept(space) {
-			continue
+	defer c.mu.Unlock()
+	maps.DeleteFunc(c.unused, func(space string, u Unused) bool {
+		if time.Since(u.Since) < c.opts.DropUnusedAfter || c.isKept(space) || dropSpace(c.db, space) != nil {
+			return false
 		}
-		c.mu.Lock()
-		_, still := c.unused[space]
-		delete(c.unused, space)
-		still = still && dropSpace(c.db, space) == nil
-		c.mu.Unlock()
-		if still {
-			c.timeline.record(*c.opts.Logger, Event{Code: CodeDropped, Informer: u.Informer}, nil)
-		}
-	}
+		c.timeline.record(*c.opts.Logger, Event{Code: CodeDropped, Informer: u.Informer}, nil)
+		return true
+	})
 }
 
 // isKept reports whether a space has the position of a durable name, or work, which a program may still want. If that
@@ -371,7 +364,7 @@ func (c *Cache) NewSharedIndexInformer(lw cache.ListerWatcher, example runtime.O
 	id := identityOf(example, asked)
 	id.Name = o.Name
 	s := c.newInformer(lw, example, o, newPlace(id, asked, *c.opts.Logger))
-	if _, err := c.claim(s.place.Load(), s); err != nil {
+	if err := c.claim(s.place.Load(), s); err != nil {
 		return nil, fmt.Errorf("warmwatch: new informer: %w", err)
 	}
 	return s, nil
@@ -394,11 +387,10 @@ func (c *Cache) NewSharedIndexInformer(lw cache.ListerWatcher, example runtime.O
 // stopped. It takes no token of the client's rate limiter, like all requests of the informer's own.
 //
 // The informer works from memory in two cases: the request cannot be seen (transport not wrapped, or the ListerWatcher
-// drops its context), or another informer of this Cache has the identity. If the context of that informer ends within 1
-// s, the new one waits up to 10 s for its end. If a ListerWatcher asks for more than one thing (two namespaces), each
-// process begins with a list. Status and the log say so. Options of the Cache that are defaults of InformerOptions
-// apply. The informer is a *[SharedIndexInformer]. Without an example, objects may be of any type, and the informer is
-// client-go's own.
+// drops its context), or another informer of this Cache has the identity and does not end within 10 s. If a
+// ListerWatcher asks for more than one thing (two namespaces), each process begins with a list. Status and the log say
+// so. Options of the Cache that are defaults of InformerOptions apply. The informer is a *[SharedIndexInformer]. Without
+// an example, objects may be of any type, and the informer is client-go's own.
 //
 // A Cache is for one cluster. If two informers ask two clusters for the same, the second one works from memory.
 //

@@ -138,18 +138,18 @@ type shared struct {
 	closed    bool
 }
 
-// claim makes s the informer of a space. With ErrInUse it returns the informer that holds the space.
-func (c *shared) claim(p *place, s *SharedIndexInformer) (holder *SharedIndexInformer, err error) {
+// claim makes s the informer of a space.
+func (c *shared) claim(p *place, s *SharedIndexInformer) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.closed {
-		return nil, ErrClosed
+		return ErrClosed
 	}
-	if holder, taken := c.informers[p.space]; taken {
-		return holder, fmt.Errorf("%w: this Cache has an informer of %s: share it, or make another one by NewSharedIndexInformer with a Name", ErrInUse, p.identity)
+	if c.informers[p.space] != nil {
+		return fmt.Errorf("%w: this Cache has an informer of %s: share it, or make another one by NewSharedIndexInformer with a Name", ErrInUse, p.identity)
 	}
 	c.informers[p.space] = s
-	return nil, nil
+	return nil
 }
 
 // use notes that an informer uses a space.

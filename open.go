@@ -228,27 +228,17 @@ func (s *SharedIndexInformer) moveTo(ctx context.Context, seen *request.Seen) er
 }
 
 const (
-	// stopPatience is how long an informer waits for its predecessor to end.
+	// stopPatience is how long an informer waits for the end of another one of its identity: controller-runtime ends the
+	// old informer and makes the new one at once.
 	stopPatience = 10 * time.Second
-	// stopNotice is how long it waits for the end of the predecessor's context:
-	// controller-runtime closes a channel and makes the new informer at once. Other
-	// goroutines then end the context of the old informer.
-	stopNotice = time.Second
-	stopPoll   = 5 * time.Millisecond
+	stopPoll     = 5 * time.Millisecond
 )
 
 // claimSpace claims the space of a place.
 func (s *SharedIndexInformer) claimSpace(ctx context.Context, to *place) error {
 	for begun := time.Now(); ; {
-		predecessor, err := s.shared.claim(to, s)
-		if !errors.Is(err, ErrInUse) {
-			return err
-		}
-		patience := stopNotice
-		if predecessor.isEnding() {
-			patience, err = stopPatience, fmt.Errorf("%w, and does not end", err)
-		}
-		if time.Since(begun) >= patience {
+		err := s.shared.claim(to, s)
+		if !errors.Is(err, ErrInUse) || time.Since(begun) >= stopPatience {
 			return err
 		}
 		if !pause(ctx, stopPoll) {

@@ -78,8 +78,7 @@ func (s *SharedIndexInformer) enter(ctx context.Context, cancel context.CancelFu
 	}
 	p, closed := s.place.Load(), s.stopped
 	if !closed && s.opts.learns() {
-		_, err := s.shared.claim(p, s)
-		closed = err != nil
+		closed = s.shared.claim(p, s) != nil
 	}
 	if closed {
 		klog.FromContext(ctx).Info("The informer does not run, because its Cache was closed", "informer", p.name())
@@ -224,44 +223,29 @@ func (s *SharedIndexInformer) detach() {
 	s.processor.Stop()
 }
 
-// unreturned returns the callbacks and reconciles that have not returned.
-func (s *SharedIndexInformer) unreturned() (all []unreturned) {
-	for _, h := range s.processor.Unfinished() {
-		if h.Callback != "" {
-			all = append(all, unreturned{"handler", h.Name, h.Callback, h.CallbackSince})
-		}
-	}
-	return append(all, s.progress.unreturned()...)
-}
-
-// hangingCallback is how long a callback or a reconcile runs before it is logged. hangingAgain is the time until it is
-// logged again. hangingLook is the time between two looks.
-const (
-	hangingCallback = time.Minute
-	hangingAgain    = 10 * time.Minute
-	hangingLook     = 10 * time.Second
-)
+// hangingCallback is how long a callback or a reconcile runs before it is logged, and then the time until it is logged
+// again.
+const hangingCallback = time.Minute
 
 // logHanging logs callbacks and reconciles that have been running for long, also while Run waits for them to return.
 func (s *SharedIndexInformer) logHanging(ended <-chan struct{}) {
 	defer utilruntime.HandleCrash()
-	for last := time.Now(); ; {
+	log := func(kind, name, object string, since time.Time) {
+		if running := time.Since(since); object != "" && running >= hangingCallback {
+			s.place.Load().logger.Error(nil, "A handler or a reconcile has not returned for a while", kind, name, "object", object, "running", running.Round(time.Second))
+		}
+	}
+	for {
 		select {
-		case <-time.After(hangingLook):
+		case <-time.After(hangingCallback):
 		case <-ended:
 			return
 		}
-		now, logger := time.Now(), s.place.Load().logger
-		for _, u := range s.unreturned() {
-			if u.dueLogs(now) > u.dueLogs(last) {
-				logger.Error(nil, "A handler or a reconcile has not returned for a while", u.kind, u.name, "object", u.object, "running", now.Sub(u.since).Round(time.Second))
-			}
+		for _, h := range s.processor.Unfinished() {
+			log("handler", h.Name, h.Callback, h.CallbackSince)
 		}
-		last = now
+		for _, r := range s.Status().Reconcilers {
+			log("reconciler", r.Name, r.Reconciling, r.ReconcilingSince)
+		}
 	}
-}
-
-// dueLogs returns how many lines about u the log should have at a time.
-func (u unreturned) dueLogs(at time.Time) int {
-	return int((at.Sub(u.since) - hangingCallback + hangingAgain) / hangingAgain)
 }

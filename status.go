@@ -40,8 +40,8 @@ const (
 // processes died while it was opened.
 type SetAside = persist.SetAside
 
-// Status is the state of a [Cache]. Its JSON has the names of the fields, and errors as
-// strings.
+// Status is the state of a [Cache]. Its JSON has the names of the fields, without Err and ServerErr, which are in
+// Problems.
 type Status struct {
 	// Name is Options.Name, or the default.
 	Name string
@@ -62,7 +62,7 @@ type Status struct {
 	// Problems has Err as a code.
 	Problems []Problem
 	// Err says why persistence is degraded. The informers still work.
-	Err error
+	Err error `json:"-"`
 }
 
 // Unused is an informer of an earlier process that this process has not opened.
@@ -89,7 +89,7 @@ type InformerStatus struct {
 	LastContact time.Time `json:",omitzero"`
 	// ServerErr says why the last List or watch has failed: the API server cannot be reached,
 	// refuses the credentials, or does not know the resource. It is nil while a watch is open.
-	ServerErr error
+	ServerErr error `json:"-"`
 	// Objects in the cache.
 	Objects int
 	// Handlers that are added now, and durable names without a handler.
@@ -107,33 +107,7 @@ type InformerStatus struct {
 	// something else than the identity (see [Cache.WrapTransport]), or why the informer works from memory (see
 	// [Cache.NewInformer]). In PhaseLoading of a started informer it says why the file cannot be read, which is tried
 	// again each second.
-	Err error
-}
-
-// MarshalJSON writes errors as strings, or null where there is none.
-func (st InformerStatus) MarshalJSON() ([]byte, error) {
-	type fields InformerStatus // Without this method.
-	return json.Marshal(struct {
-		fields
-		ServerErr, Err *string
-	}{fields(st), errorText(st.ServerErr), errorText(st.Err)})
-}
-
-// MarshalJSON writes errors as strings, or null where there is none.
-func (st Status) MarshalJSON() ([]byte, error) {
-	type fields Status // Without this method.
-	return json.Marshal(struct {
-		fields
-		Err *string
-	}{fields(st), errorText(st.Err)})
-}
-
-func errorText(err error) *string {
-	if err == nil {
-		return nil
-	}
-	text := err.Error()
-	return &text
+	Err error `json:"-"`
 }
 
 // HandlerStatus says what is pending for a handler.
@@ -144,8 +118,8 @@ type HandlerStatus = queue.HandlerStatus
 type ReconcilerStatus struct {
 	workqueue.Status
 	// Reconciling is the object of the oldest running reconcile, and ReconcilingSince when that began; empty and zero
-	// if none runs. A reconcile that ignores the end of its ctx also keeps Run from returning. It is logged after a
-	// minute, and again each ten minutes.
+	// if none runs. A reconcile that ignores the end of its ctx also keeps Run from returning. One that runs for more
+	// than a minute is logged, once a minute.
 	Reconciling      string
 	ReconcilingSince time.Time `json:",omitzero"`
 	// Succeeded, Failed and Requeued count the reconciles of this process that have returned nil, an error, or a time for
@@ -158,10 +132,14 @@ type ReconcilerStatus struct {
 // MarshalJSON writes the error as a string, or null if there is none.
 func (st ReconcilerStatus) MarshalJSON() ([]byte, error) {
 	type fields ReconcilerStatus // Without this method.
+	var text *string
+	if st.Err != nil {
+		text = new(st.Err.Error())
+	}
 	return json.Marshal(struct {
 		fields
 		Err *string
-	}{fields(st), errorText(st.Err)})
+	}{fields(st), text})
 }
 
 // An askedRelist is a relist by content that somebody waits for.
@@ -346,24 +324,6 @@ func (p *progress) reconcilerStatus(queues []workqueue.Status) []ReconcilerStatu
 			}
 		}
 		all = append(all, st)
-	}
-	return all
-}
-
-// unreturned is a callback or a reconcile that has not returned.
-type unreturned struct {
-	kind, name, object string
-	since              time.Time
-}
-
-// unreturned returns the reconciles that have not returned.
-func (p *progress) unreturned() (all []unreturned) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	for name, r := range p.reconcilers {
-		for object, since := range r.running {
-			all = append(all, unreturned{"reconciler", name, object.String(), since})
-		}
 	}
 	return all
 }

@@ -27,7 +27,7 @@ import (
 	"github.com/warmwatch/warmwatch/persist"
 )
 
-// TestAStatusAsJSONSaysWhatIsWrong, with errors as strings.
+// TestAStatusAsJSONSaysWhatIsWrong in Problems, without errors.
 func TestAStatusAsJSONSaysWhatIsWrong(t *testing.T) {
 	at := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 	st := warmwatch.Status{
@@ -40,17 +40,17 @@ func TestAStatusAsJSONSaysWhatIsWrong(t *testing.T) {
 		},
 	}
 	want := map[string]any{
-		"Name": "agent", "Path": "cache.db", "MemoryOnly": true, "Err": "disk full",
+		"Name": "agent", "Path": "cache.db", "MemoryOnly": true,
 		"Unused": nil, "Workqueues": nil, "Problems": nil,
 		"SetAside": []any{map[string]any{"Path": "cache.db.corrupt-1", "Time": "2026-01-02T03:04:05Z", "Reason": "noise"}},
 		"Informers": map[string]any{
 			"pods": map[string]any{
 				"Phase": "Live", "StartedFrom": "disk", "Cause": "Expired", "Reason": "too old", "ResourceVersion": "7", "LastContact": "2026-01-02T03:04:05Z",
-				"Objects": 2.0, "Relists": 0.0, "Resumes": 0.0, "ServerErr": "refused", "Err": "corrupt", "Problems": []any{map[string]any{"Code": "Unreadable", "Message": "corrupt", "Since": "2026-01-02T03:04:05Z"}}, "Handlers": nil, "Reconcilers": nil,
+				"Objects": 2.0, "Relists": 0.0, "Resumes": 0.0, "Problems": []any{map[string]any{"Code": "Unreadable", "Message": "corrupt", "Since": "2026-01-02T03:04:05Z"}}, "Handlers": nil, "Reconcilers": nil,
 			},
 			"nodes": map[string]any{
 				"Phase": "", "StartedFrom": "", "Cause": "", "Reason": "", "ResourceVersion": "",
-				"Objects": 0.0, "Relists": 0.0, "Resumes": 0.0, "ServerErr": nil, "Err": nil, "Problems": nil, "Handlers": nil, "Reconcilers": nil,
+				"Objects": 0.0, "Relists": 0.0, "Resumes": 0.0, "Problems": nil, "Handlers": nil, "Reconcilers": nil,
 			},
 		},
 	}
