@@ -156,11 +156,11 @@ type Event struct {
 	// Numbers of the event, such as objects, added, updated, deleted, receivedBytes, seconds.
 	Numbers map[string]float64 `json:",omitempty"`
 	// Times is how often the same has happened within a minute from Time on; zero means once. Message and Numbers are
-	// of the last time.
+	// of the first time.
 	Times int `json:",omitempty"`
 }
 
-func seconds(d time.Duration) float64 { return d.Round(time.Millisecond).Seconds() }
+func seconds(d time.Duration) float64 { return float64(d.Milliseconds()) / 1000 }
 
 // what has the text of each code for the log: first the codes of events, then those of problems.
 var what = map[Code]string{
@@ -178,7 +178,7 @@ var what = map[Code]string{
 }
 
 // ordinary events are only in a verbose log. A start and a relist have one line in any case: Served and Relisted.
-var ordinary = map[Code]bool{CodeResumed: true, CodeCaughtUp: true, CodeClosed: true, CodeServerFails: true, CodeRefused: true}
+var ordinary = map[Code]bool{CodeResumed: true, CodeCaughtUp: true, CodeClosed: true, CodeRefused: true}
 
 // log writes one line for an event.
 func (e *Event) log(logger klog.Logger, err error) {
@@ -257,11 +257,10 @@ func (t *timeline) add(e Event) (isNew bool) {
 		i, t.events, t.last = len(t.events), append(t.events, e), t.last+1
 	} else {
 		i += ours
-		e.Time, e.Times = t.events[i].Time, max(t.events[i].Times, 1)+1
-		t.events[i] = e
+		t.events[i].Times = max(t.events[i].Times, 1) + 1
 	}
 	_ = t.db.Update(func(b *persist.Batch) {
-		b.Put(timelineBucket, numberKey(t.last-uint64(len(t.events)-1-i)), persist.JSON(e))
+		b.Put(timelineBucket, numberKey(t.last-uint64(len(t.events)-1-i)), persist.JSON(t.events[i]))
 		b.Delete(timelineBucket, numberKey(t.last-timelineLength))
 		if !isNew { // A repetition needs no commit of its own: a bad link has many.
 			b.Idle()

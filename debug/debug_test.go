@@ -151,7 +151,7 @@ func TestCompareShowsAndRelistRepairs(t *testing.T) {
 			f.Remove("b")
 		})
 		h := debug.Handler(p.Cache, all)
-		want := "configmaps/v1 (typed)\n  missing: ns/new\n  surplus: ns/b\n  different: ns/a\n"
+		want := "configmaps/v1 (typed)\n  missing 1: ns/new\n  surplus 1: ns/b\n  different 1: ns/a\n"
 		for _, target := range []string{"/compare", "/compare?informer=configmaps/v1+(typed)"} {
 			if got := request(h, "POST", target).Body.String(); got != want {
 				t.Errorf("%s:\n%s", target, got)
@@ -165,7 +165,7 @@ func TestCompareShowsAndRelistRepairs(t *testing.T) {
 			t.Errorf("relist: %d %s", w.Code, w.Body)
 		}
 		process.ExpectStore(t, p.Informer, f)
-		if got := request(h, "POST", "/compare").Body.String(); strings.Count(got, " none") != 3 {
+		if got := request(h, "POST", "/compare").Body.String(); strings.Count(got, " 0\n") != 3 {
 			t.Errorf("after the relist:\n%s", got)
 		}
 		f.SetDown(source.ErrUnreachable)

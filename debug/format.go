@@ -26,7 +26,10 @@ var pageHTML string
 var pageText string
 
 // functions can be called in the templates.
-var functions = map[string]any{"age": age, "size": size, "runbook": runbook, "line": line, "json": indented, "counts": counts}
+var functions = map[string]any{"age": age, "size": size, "runbook": runbook, "line": line, "json": indented, "counts": counts, "few": few}
+
+// few returns how many of n keys a page shows. JSON has all.
+func few(n int) int { return min(n, 20) }
 
 var (
 	htmlPages = html.Must(html.New("").Funcs(functions).Parse(pageHTML))

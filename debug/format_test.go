@@ -114,6 +114,7 @@ func TestThePageIsTheGoldenFile(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		compared := []comparison{
 			{pods, warmwatch.Difference{Missing: []cache.ObjectName{{Namespace: "ns", Name: "a"}}, Different: []cache.ObjectName{{Name: "b"}}}, ""},
+			{"many", warmwatch.Difference{Surplus: make([]cache.ObjectName, 23)}, ""},
 			{"x", warmwatch.Difference{}, "<refused>"},
 		}
 		for name, page := range map[string]struct {

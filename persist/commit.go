@@ -259,6 +259,9 @@ func writeBucket(tx *bolt.Tx, name Bucket, bl *bucketLayer) error {
 		if err := space.DeleteBucket([]byte(name.Name)); err != nil && !errors.Is(err, bolterrors.ErrBucketNotFound) {
 			return err
 		}
+		if bl.entries.Len() == 0 {
+			return nil
+		}
 	}
 	bucket, err := space.CreateBucketIfNotExists([]byte(name.Name))
 	if err != nil {

@@ -325,12 +325,18 @@ type Backlog struct {
 	// Oldest is about when the oldest of them was appended, or when the log was opened if that is later. It may be too
 	// early while the delta is no longer in memory.
 	Oldest time.Time
+	// StartsOver: the handler has not got OnAdd for all objects yet.
+	StartsOver bool
 }
 
 // shown is the backlog of a position, which is read without a lock.
-type shown struct{ deltas, bytes, oldest atomic.Int64 }
+type shown struct {
+	deltas, bytes, oldest atomic.Int64
+	startsOver            atomic.Bool
+}
 
 func (s *shown) get() (b Backlog) {
+	b.StartsOver = s.startsOver.Load()
 	if b.Deltas = int(s.deltas.Load()); b.Deltas > 0 {
 		b.Bytes, b.Oldest = s.bytes.Load(), time.Unix(0, s.oldest.Load())
 	}
@@ -346,6 +352,7 @@ func (q *Log) showLocked(p *position) {
 	case p.shown.deltas.Load() == 0 && n > 0:
 		p.shown.oldest.Store(time.Now().UnixNano())
 	}
+	p.shown.startsOver.Store(p.StartsOver)
 	p.shown.bytes.Store(p.bytes)
 	p.shown.deltas.Store(int64(n))
 }

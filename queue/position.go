@@ -191,6 +191,7 @@ func CheckName(name string) error {
 func (q *Log) consumeLocked(p *position, durable bool) *Consumer {
 	p.consumer = &Consumer{q: q, p: p, durable: durable, wake: make(chan struct{}, 1), stopped: make(chan struct{})}
 	p.consumer.panicked.Store(len(p.Panics) > 0)
+	q.showLocked(p)
 	return p.consumer
 }
 

@@ -9,8 +9,8 @@ type HandlerStatus struct {
 	Durable bool
 	// Absent: no handler has the name. None was added in this process, or it was removed.
 	Absent bool
-	// InitialList: the handler has not got OnAdd for all initial objects yet. They are read from the store, and do not
-	// count as undelivered.
+	// InitialList: the handler has not got OnAdd for all initial objects yet, because it is new or starts over. They are
+	// read from the store, and do not count as undelivered.
 	InitialList bool
 	// Callback is the key of the object whose callback is running, and CallbackSince when that began; empty and zero if
 	// none runs. A callback that hangs keeps Run from returning. After a minute it is logged, once a minute.
@@ -34,5 +34,5 @@ type HandlerStatus struct {
 
 // In writes the backlog into h.
 func (b Backlog) In(h *HandlerStatus) {
-	h.Undelivered, h.UndeliveredBytes, h.OldestUndelivered = b.Deltas, b.Bytes, b.Oldest
+	h.InitialList, h.Undelivered, h.UndeliveredBytes, h.OldestUndelivered = b.StartsOver, b.Deltas, b.Bytes, b.Oldest
 }

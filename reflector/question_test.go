@@ -330,6 +330,28 @@ func TestTheClusterIsAskedBesideTheQuestion(t *testing.T) {
 	}
 }
 
+// TestAnotherClusterIsTheCauseAlsoIfTheQuestionContradicts before the server has said which cluster it is.
+func TestAnotherClusterIsTheCauseAlsoIfTheQuestionContradicts(t *testing.T) { // A3
+	bubble(t, func(t *testing.T) {
+		w := newWorld(t, "5", lists("9", "z@4"), opens(), lists("9", "z@4"), opens())
+		known := false
+		w.opts.Cluster = func(context.Context) *Relisting {
+			if known {
+				return nil
+			}
+			known = true
+			time.Sleep(time.Second)
+			return &Relisting{Cause: checkpoint.CauseOtherCluster, Rewrite: true, Newest: true}
+		}
+		w.run()
+		advance(2 * time.Second)
+		w.server.requests.expect(t, "LIST limit=1", "WATCH rv=5", "LIST limit=500", "WATCH rv=9")
+		if how := w.lastHow(); how.Cause != checkpoint.CauseOtherCluster || !how.Rewrite {
+			t.Errorf("%+v", how)
+		}
+	})
+}
+
 // TestAnAnswerThatSaysNothingIsAskedForAgainUntilTheStoreHasCaughtUp (A6): the limit does not hold, and the first watch
 // fails.
 func TestAnAnswerThatSaysNothingIsAskedForAgainUntilTheStoreHasCaughtUp(t *testing.T) {

@@ -145,17 +145,17 @@ func (r *Resumer) open(ctx context.Context, o metav1.ListOptions) (*watcher, *Re
 // check asks for the server's cluster, and asks the question if it is due, at the same time. It notes the answer.
 func (r *Resumer) check(ctx context.Context, w *watcher) (*Relisting, error) {
 	cluster := r.askCluster(ctx)
+	var how *Relisting
 	if r.isDue() {
-		a, how, err := r.question(ctx, w.resourceVersion)
-		if err != nil || how != nil {
-			return how, err
+		var err error
+		if w.answer, how, err = r.question(ctx, w.resourceVersion); err != nil {
+			return nil, err
 		}
-		w.answer = a
 	}
 	select {
-	case how := <-cluster:
-		if how != nil {
-			how = r.demand(*how)
+	case other := <-cluster: // Another cluster contradicts, too.
+		if other != nil {
+			how = r.demand(*other)
 		}
 		return how, nil
 	case <-ctx.Done():

@@ -17,7 +17,6 @@ func (l *listener) startOver() bool {
 	if !waitFor(l, l.p.opts.Synced) {
 		return false
 	}
-	l.initialList.Store(true)
 	l.noteRestart(l.consumer.Why())
 	begun, err := l.consumer.BeginList()
 	if err != nil {
@@ -49,7 +48,6 @@ func (l *listener) startOver() bool {
 	if err := l.consumer.EndList(); err != nil {
 		return l.failed(err)
 	}
-	l.initialList.Store(l.consumer.StartsOver())
 	l.askKnown()
 	return true
 }

@@ -45,8 +45,6 @@ type listener struct {
 	synced   chan struct{} // Closed when the initial items were handled, and the informer has synced.
 	// initialHead is the number of the last initial item plus 1. It is 0 while that is not known.
 	initialHead atomic.Uint64
-	// initialList says that OnAdd was not delivered for all objects yet.
-	initialList atomic.Bool
 	inFlight    atomic.Pointer[callback]
 	skipped     atomic.Int64
 	restarts    atomic.Pointer[map[string]int64] // How often it has started over, by cause.

@@ -106,7 +106,6 @@ func (p *Processor) Add(h cache.ResourceEventHandler, name Name, o cache.Handler
 		synced:    make(chan struct{}),
 	}
 	l.syncing.Store(true) // Until the first check, as in client-go.
-	l.initialList.Store(true)
 	if err := p.checkName(name); err != nil {
 		return nil, err
 	}
@@ -144,9 +143,7 @@ func (l *listener) consume(log *queue.Log) (err error) {
 		l.consumer = log.Plain()
 		return nil
 	}
-	if l.consumer, err = log.Durable(l.named.Kind, l.named.Name, l.named.Epoch); err == nil {
-		l.initialList.Store(l.consumer.StartsOver())
-	}
+	l.consumer, err = log.Durable(l.named.Kind, l.named.Name, l.named.Epoch)
 	return err
 }
 
@@ -282,8 +279,9 @@ type callback struct {
 	since time.Time
 }
 
+// status returns the status without the backlog, as before the start.
 func (l *listener) status() queue.HandlerStatus {
-	h := queue.HandlerStatus{Name: l.name, Durable: l.durable, InitialList: l.initialList.Load(), Skipped: l.skipped.Load()}
+	h := queue.HandlerStatus{Name: l.name, Durable: l.durable, InitialList: true, Skipped: l.skipped.Load()}
 	if restarts := l.restarts.Load(); restarts != nil {
 		h.Restarts = *restarts
 	}

@@ -355,3 +355,36 @@ func TestAnInformerHasOneNameInTheLog(t *testing.T) {
 		}
 	})
 }
+
+// TestAStatusSaysThatAHandlerWithTooLargeABacklogStartsOver, also while its callback hangs.
+func TestAStatusSaysThatAHandlerWithTooLargeABacklogStartsOver(t *testing.T) { // D6
+	bubble.Run(t, func(t *testing.T) {
+		f := source.New(t, source.ConfigMap("a"))
+		p := process.Launch(t, testsupport.Path(t), f, func(o *warmwatch.Options, _ *warmwatch.InformerOptions) { o.MaxBacklogBytes = 10_000 })
+		hang := make(chan struct{})
+		defer close(hang)
+		hangs := &recorder.Recorder{During: func(event string) {
+			if strings.HasPrefix(event, "update") {
+				<-hang
+			}
+		}}
+		if _, err := p.Informer.AddDurableEventHandler("d", hangs, warmwatch.DurableOptions{}); err != nil {
+			t.Fatal(err)
+		}
+		p.Run()
+		bubble.Settle()
+		handler := func() warmwatch.HandlerStatus { return p.Informer.Status().Handlers[0] }
+		f.Put(source.ConfigMap("a"))
+		bubble.Settle()
+		if h := handler(); h.InitialList || h.Undelivered != 1 {
+			t.Errorf("with one update: %+v", h)
+		}
+		for range 100 {
+			f.Put(source.ConfigMap("a"))
+			bubble.Settle()
+		}
+		if h := handler(); !h.InitialList || h.Callback != "ns/a" {
+			t.Errorf("with too many: %+v", h)
+		}
+	})
+}

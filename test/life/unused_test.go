@@ -64,6 +64,7 @@ func TestDataThatNobodyUsesAreDroppedAfterAWeek(t *testing.T) {
 		time.Sleep(8 * 24 * time.Hour)
 		expect("a process that is too short", time.Minute, withName("new"), kept, old, work)
 		expect("a long one", time.Hour, withName("new"), kept, work)
+		expect("the next one", time.Minute, withName("new"), kept, work)
 
 		p := process.Launch(t, path, f, withName("old"))
 		p.Run()
