@@ -39,7 +39,7 @@ func (db *DB) run() {
 		db.mu.Unlock()
 		for _, e := range events {
 			if e.code == CodeFileDamaged {
-				db.markStart(maxStarts) // The next Open sets the file aside.
+				db.markStart(foundDamaged) // The next Open sets the file aside.
 			}
 			if db.opts.OnEvent != nil {
 				db.opts.OnEvent(e.code, e.err)

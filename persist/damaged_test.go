@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -137,6 +138,8 @@ func TestDamageInUseIsReadAround(t *testing.T) {
 		db = openSound(t, path, manual)
 		if got := contents(t, db); len(got) != 0 || len(setAside(t, path)) != 1 || len(db.SetAside()) != 1 {
 			t.Errorf("%d keys, set aside: %v, %v", len(got), setAside(t, path), db.SetAside())
+		} else if reason := db.SetAside()[0].Reason; !strings.Contains(reason, "the last process has found it damaged") {
+			t.Errorf("set aside because %s", reason)
 		}
 	})
 }

@@ -94,6 +94,8 @@ func TestAFileOverWhichProcessesDieIsSetAside(t *testing.T) {
 			db := openSound(t, path, manual)
 			if got := contents(t, db); len(got) != 0 || len(setAside(t, path)) != 1 {
 				t.Errorf("%v, set aside: %v", got, setAside(t, path))
+			} else if reason := db.SetAside()[0].Reason; !strings.Contains(reason, "3 processes in a row have ended") {
+				t.Errorf("set aside because %s", reason)
 			}
 			close1(t, db)
 			if openSound(t, path, manual); len(setAside(t, path)) != 1 {

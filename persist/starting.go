@@ -12,8 +12,12 @@ import (
 // the file. It has the number of processes in a row that have died meanwhile.
 const StartingSuffix = ".starting"
 
-// maxStarts is how many processes may die over a file.
-const maxStarts = 3
+const (
+	// maxStarts is how many processes may die over a file.
+	maxStarts = 3
+	// foundDamaged is in the marker after damage in use.
+	foundDamaged = maxStarts + 1
+)
 
 // starts reads the start marker.
 func (db *DB) starts() int {
@@ -37,8 +41,11 @@ func (db *DB) unmarkStart() {
 
 // checkStarts returns a [CorruptError] if too many processes have died.
 func (db *DB) checkStarts() error {
-	if n := db.starts(); n >= maxStarts {
-		return &CorruptError{Err: fmt.Errorf("%d processes in a row have ended while they opened it, or the last one has found it damaged", n)}
+	switch n := db.starts(); {
+	case n >= foundDamaged:
+		return &CorruptError{Err: errors.New("the last process has found it damaged")}
+	case n == maxStarts:
+		return &CorruptError{Err: fmt.Errorf("%d processes in a row have ended while they opened it", n)}
 	}
 	return nil
 }
