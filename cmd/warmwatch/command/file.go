@@ -70,10 +70,9 @@ var silent klog.Logger
 
 // read opens a file for fn without writing to it.
 func (r *reader) read(ctx context.Context, path string, fn func(*file) error) (err error) {
-	from := path
+	from, dir := path, ""
 	if r.copyTo != "" {
-		dir, err := os.MkdirTemp(r.copyTo, "warmwatch-")
-		if err != nil {
+		if dir, err = os.MkdirTemp(r.copyTo, "warmwatch-"); err != nil {
 			return err
 		}
 		defer os.RemoveAll(dir)
@@ -90,6 +89,9 @@ func (r *reader) read(ctx context.Context, path string, fn func(*file) error) (e
 		return err
 	}
 	defer func() { err = errors.Join(err, db.Close()) }()
+	if dir != "" { // Now already, where the system can: a closed pipe may end the process.
+		_ = os.RemoveAll(dir)
+	}
 	f, err := newFile(db, path)
 	if err != nil {
 		return err

@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"os"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strings"
 	"testing"
@@ -315,3 +316,26 @@ func TestTheTimeline(t *testing.T) {
 	}
 	expect(t, exitFine, `"key":"11","value":{"Time":"2026-03-01T10:30:00Z"`, "dump", path)
 }
+
+// TestNoCopyIsThereWhileTheVerbPrints: a closed pipe ends the process.
+func TestNoCopyIsThereWhileTheVerbPrints(t *testing.T) {
+	if runtime.GOOS == "windows" {
+		t.Skip("an open file cannot be removed")
+	}
+	path, dir := build(t), t.TempDir()
+	var left []os.DirEntry
+	cmd := NewCommand()
+	cmd.SetOut(writerFunc(func(p []byte) (int, error) {
+		entries, err := os.ReadDir(dir)
+		left = append(left, entries...)
+		return len(p), err
+	}))
+	cmd.SetArgs([]string{"ls", path, "--copy=" + dir})
+	if err := cmd.ExecuteContext(t.Context()); err != nil || len(left) > 0 {
+		t.Errorf("%v, in the directory: %v", err, left)
+	}
+}
+
+type writerFunc func([]byte) (int, error)
+
+func (f writerFunc) Write(p []byte) (int, error) { return f(p) }
