@@ -175,7 +175,7 @@ crash: ## Fail each operation on the file, by an error and by a kill; root and F
 operator: $(BIN)/kube-apiserver $(BIN)/etcd ## Restart a manager of controller-runtime with its stock caches and with warmwatch's (OPERATOR_FLAGS="-scenario=cass-operator -limits" needs root and a memory cgroup)
 	@go -C test/controllerruntime run ./operator -bin-dir=$(BIN) $(OPERATOR_FLAGS)
 
-# All modules are linted as one workspace: so the types of Kubernetes are loaded once, and not for each module.
+# All modules are linted as one workspace, which loads the types of Kubernetes once.
 .PHONY: lint
 lint: $(BIN)/golangci-lint ## Check format, go.mod files and the rules of .golangci.yml
 	@status=0; \

@@ -154,14 +154,22 @@ func (c *Cache) findUnused() error {
 // dropUnused removes the data that nobody has used for long and no durable name needs. After Close it does nothing.
 func (c *Cache) dropUnused() {
 	c.mu.Lock()
-	defer c.mu.Unlock()
-	maps.DeleteFunc(c.unused, func(space string, u Unused) bool {
-		if time.Since(u.Since) < c.opts.DropUnusedAfter || c.isKept(space) || dropSpace(c.db, space) != nil {
-			return false
+	unused := maps.Clone(c.unused)
+	c.mu.Unlock()
+	for space, u := range unused {
+		if time.Since(u.Since) < c.opts.DropUnusedAfter || c.isKept(space) { // Reads the file: without the lock.
+			continue
 		}
-		c.timeline.record(*c.opts.Logger, Event{Code: CodeDropped, Informer: u.Informer}, nil)
-		return true
-	})
+		c.mu.Lock()
+		_, still := c.unused[space]
+		if still = still && dropSpace(c.db, space) == nil; still {
+			delete(c.unused, space)
+		}
+		c.mu.Unlock()
+		if still {
+			c.timeline.record(*c.opts.Logger, Event{Code: CodeDropped, Informer: u.Informer}, nil)
+		}
+	}
 }
 
 // isKept reports whether a space has the position of a durable name, or work, which a program may still want. If that
@@ -336,8 +344,8 @@ func (c *Cache) Logger() klog.Logger { return *c.opts.Logger }
 // apiVersion and kind set.
 //
 // A second informer of the same identity in a Cache is an error: errors.Is(err, [ErrInUse]). The identity is free again
-// when Run has returned. Without InformerOptions.Resource an informer has an identity once it runs; if that is taken
-// then, it works from memory.
+// when Run has returned. Without InformerOptions.Resource an informer has an identity once it runs; if that is still
+// taken after 10 s, it works from memory.
 func (c *Cache) NewSharedIndexInformer(lw cache.ListerWatcher, example runtime.Object, o InformerOptions) (*SharedIndexInformer, error) {
 	if isNil(lw) {
 		return nil, fmt.Errorf("warmwatch: new informer: ListerWatcher %w", errRequired)

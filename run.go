@@ -223,8 +223,7 @@ func (s *SharedIndexInformer) detach() {
 	s.processor.Stop()
 }
 
-// hangingCallback is how long a callback or a reconcile runs before it is logged, and then the time until it is logged
-// again.
+// hangingCallback is the time between two looks at callbacks and reconciles, and how long one has run that is logged.
 const hangingCallback = time.Minute
 
 // logHanging logs callbacks and reconciles that have been running for long, also while Run waits for them to return.

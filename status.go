@@ -40,8 +40,8 @@ const (
 // processes died while it was opened.
 type SetAside = persist.SetAside
 
-// Status is the state of a [Cache]. Its JSON has the names of the fields, without Err and ServerErr, which are in
-// Problems.
+// Status is the state of a [Cache]. Its JSON has the names of the fields. It leaves out Err and ServerErr of the Cache
+// and of informers, which are in Problems.
 type Status struct {
 	// Name is Options.Name, or the default.
 	Name string
@@ -118,8 +118,8 @@ type HandlerStatus = queue.HandlerStatus
 type ReconcilerStatus struct {
 	workqueue.Status
 	// Reconciling is the object of the oldest running reconcile, and ReconcilingSince when that began; empty and zero
-	// if none runs. A reconcile that ignores the end of its ctx also keeps Run from returning. One that runs for more
-	// than a minute is logged, once a minute.
+	// if none runs. A reconcile that ignores the end of its ctx also keeps Run from returning. Each minute the log
+	// names the oldest one, if it has run for a minute.
 	Reconciling      string
 	ReconcilingSince time.Time `json:",omitzero"`
 	// Succeeded, Failed and Requeued count the reconciles of this process that have returned nil, an error, or a time for

@@ -9,7 +9,7 @@ import (
 )
 
 // StartingSuffix is the suffix of the start marker, a file beside the cache file. The marker exists while bbolt opens
-// the file. It has the number of processes in a row that have died meanwhile.
+// the file. It has the number of processes in a row that have died meanwhile, or, after damage in use, foundDamaged.
 const StartingSuffix = ".starting"
 
 const (

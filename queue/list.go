@@ -24,11 +24,7 @@ type listedRange struct {
 }
 
 // StartsOver reports whether the consumer needs an initial list.
-func (c *Consumer) StartsOver() bool {
-	c.q.mu.Lock()
-	defer c.q.mu.Unlock()
-	return c.p.StartsOver
-}
+func (c *Consumer) StartsOver() bool { return c.Behind().StartsOver }
 
 // Why says why the consumer starts over, or last did.
 func (c *Consumer) Why() string {

@@ -13,7 +13,7 @@ type HandlerStatus struct {
 	// read from the store, and do not count as undelivered.
 	InitialList bool
 	// Callback is the key of the object whose callback is running, and CallbackSince when that began; empty and zero if
-	// none runs. A callback that hangs keeps Run from returning. After a minute it is logged, once a minute.
+	// none runs. A callback that hangs keeps Run from returning. Each minute the log names one that has run for a minute.
 	Callback      string
 	CallbackSince time.Time `json:",omitzero"`
 	// Undelivered is the number of deltas in the queue that the handler has not acknowledged, and UndeliveredBytes

@@ -153,7 +153,7 @@ func (r *Resumer) check(ctx context.Context, w *watcher) (*Relisting, error) {
 		}
 	}
 	select {
-	case other := <-cluster: // Another cluster contradicts, too.
+	case other := <-cluster: // Another cluster is the cause, whatever the answer was.
 		if other != nil {
 			how = r.demand(*other)
 		}

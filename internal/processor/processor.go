@@ -261,7 +261,7 @@ func (p *Processor) Stop() {
 // Wait waits, after Stop, until all callbacks have returned.
 func (p *Processor) Wait() { p.running.Wait() }
 
-// Unfinished returns the handlers that run, sorted, including removed ones. Their Undelivered is not set.
+// Unfinished returns the handlers that run, including removed ones. Their Undelivered is not set.
 func (p *Processor) Unfinished() []queue.HandlerStatus {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -269,7 +269,6 @@ func (p *Processor) Unfinished() []queue.HandlerStatus {
 	for l := range p.unfinished {
 		all = append(all, l.status())
 	}
-	slices.SortFunc(all, func(a, b queue.HandlerStatus) int { return cmp.Compare(a.Name, b.Name) })
 	return all
 }
 
@@ -279,7 +278,7 @@ type callback struct {
 	since time.Time
 }
 
-// status returns the status without the backlog, as before the start.
+// status leaves out the backlog. InitialList is as before the start.
 func (l *listener) status() queue.HandlerStatus {
 	h := queue.HandlerStatus{Name: l.name, Durable: l.durable, InitialList: true, Skipped: l.skipped.Load()}
 	if restarts := l.restarts.Load(); restarts != nil {

@@ -388,3 +388,26 @@ func TestAStatusSaysThatAHandlerWithTooLargeABacklogStartsOver(t *testing.T) { /
 		}
 	})
 }
+
+// TestAStatusSaysThatTheInitialListIsToCome, before the informer runs and while it waits for the server.
+func TestAStatusSaysThatTheInitialListIsToCome(t *testing.T) {
+	bubble.Run(t, func(t *testing.T) {
+		f := source.New(t, source.ConfigMap("a"))
+		path := process.Filled(t, f, nil)
+		f.SetDown(source.ErrUnreachable)
+		p := process.Launch(t, path, f, func(o *warmwatch.Options, _ *warmwatch.InformerOptions) { o.ServeStaleAfter = 0 })
+		if _, err := p.Informer.AddEventHandler(&recorder.Recorder{}); err != nil {
+			t.Fatal(err)
+		}
+		expect := func(when string) {
+			t.Helper()
+			if h := p.Informer.Status().Handlers; len(h) != 1 || !h[0].InitialList {
+				t.Errorf("%s: %+v", when, h)
+			}
+		}
+		expect("before Run")
+		p.Run()
+		bubble.Settle()
+		expect("before HasSynced")
+	})
+}

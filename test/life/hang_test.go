@@ -23,7 +23,7 @@ import (
 	"github.com/warmwatch/warmwatch/internal/testsupport/source"
 )
 
-// TestTheLogAndTheStatusNameWhatDoesNotReturn: each callback and reconcile is an error once a minute.
+// TestTheLogAndTheStatusNameWhatDoesNotReturn: each callback, and the oldest reconcile of each reconciler, is an error once a minute.
 func TestTheLogAndTheStatusNameWhatDoesNotReturn(t *testing.T) {
 	bubble.Run(t, func(t *testing.T) {
 		logger, logged := testsupport.LoggerOf("has not returned")

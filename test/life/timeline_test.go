@@ -76,7 +76,7 @@ func TestTheTimelineHasWhatHappenedInThisProcessAndBefore(t *testing.T) {
 		p.Run()
 		time.Sleep(time.Minute)
 		f.SetDown(nil)
-		time.Sleep(time.Minute)
+		time.Sleep(2 * time.Minute) // client-go's pause is up to a minute by then.
 		second := append(first, "Closed", "Opened", "Served Resumed objects=3", "ServerFails", "Resumed", "Recovered ServerFails", "CaughtUp")
 		if diff := cmp.Diff(second, events(p.Cache)); diff != "" {
 			t.Errorf("with the second process (-want +got):\n%s", diff)
@@ -85,7 +85,7 @@ func TestTheTimelineHasWhatHappenedInThisProcessAndBefore(t *testing.T) {
 			if e.Code == warmwatch.CodeOpened && (e.Numbers["fileBytes"] == 0) != (i == 0) { // A forgotten mount shows in each start.
 				t.Errorf("opened with %v bytes", e.Numbers["fileBytes"])
 			}
-			if seconds, ok := e.Numbers["seconds"]; e.Code == warmwatch.CodeRecovered && e.Time.After(time.Now().Add(-10*time.Minute)) && (!ok || seconds < 55 || seconds > 100) {
+			if seconds, ok := e.Numbers["seconds"]; e.Code == warmwatch.CodeRecovered && e.Time.After(time.Now().Add(-10*time.Minute)) && (!ok || seconds < 55 || seconds > 125) {
 				t.Errorf("the server was away for a minute: %+v", e)
 			}
 		}

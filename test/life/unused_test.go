@@ -73,5 +73,6 @@ func TestDataThatNobodyUsesAreDroppedAfterAWeek(t *testing.T) {
 			t.Errorf("the dropped one begins with %v", st.Cause)
 		}
 		p.Stop()
+		expect("after the dropped one was used again", time.Hour, withName("new"), kept, old, work)
 	})
 }

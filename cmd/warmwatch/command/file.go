@@ -70,9 +70,10 @@ var silent klog.Logger
 
 // read opens a file for fn without writing to it.
 func (r *reader) read(ctx context.Context, path string, fn func(*file) error) (err error) {
-	from, dir := path, ""
+	from := path
 	if r.copyTo != "" {
-		if dir, err = os.MkdirTemp(r.copyTo, "warmwatch-"); err != nil {
+		dir, err := os.MkdirTemp(r.copyTo, "warmwatch-")
+		if err != nil {
 			return err
 		}
 		defer os.RemoveAll(dir)
@@ -89,8 +90,8 @@ func (r *reader) read(ctx context.Context, path string, fn func(*file) error) (e
 		return err
 	}
 	defer func() { err = errors.Join(err, db.Close()) }()
-	if dir != "" { // Now already, where the system can: a closed pipe may end the process.
-		_ = os.RemoveAll(dir)
+	if from != path { // Before anything is printed: a closed pipe may end the process.
+		_ = os.RemoveAll(filepath.Dir(from))
 	}
 	f, err := newFile(db, path)
 	if err != nil {
