@@ -40,7 +40,7 @@ func TestDamagedDeltasAreLoggedOnce(t *testing.T) {
 		bubble.Settle()
 		p.Stop()
 		flipAll(t, path, "deltas", "")
-		logger, lines := testsupport.LoggerOf("delta")
+		logger, lines := testsupport.LoggerOf("Could not read")
 		f.SetDown(source.ErrUnreachable) // A list would end before all are read.
 		p = process.Launch(t, path, f, func(o *warmwatch.Options, _ *warmwatch.InformerOptions) { o.Logger = logger })
 		d = process.AddDurable(t, p, "d")
