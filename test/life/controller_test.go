@@ -186,7 +186,6 @@ func TestAControllerThatIsKilledMakesNoChildTwice(t *testing.T) {
 		"50 ms away":                             {latency: 50 * time.Millisecond},
 		"over 1 Mbit/s, with an object of 1 MiB": {latency: 10 * time.Millisecond, bytesPerSecond: 125_000, big: 1 << 20},
 		"whose link stalls":                      {stall: 40 * time.Millisecond},
-		"next to the server, served from disk":   {stale: -1},
 		"50 ms away, served from disk":           {latency: 50 * time.Millisecond, stale: -1},
 	} {
 		t.Run(name, func(t *testing.T) {
