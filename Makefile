@@ -48,8 +48,8 @@ CODE_MODULES := $(filter-out ./hack/controlplane,$(MODULES))
 RACE := $(if $(filter 1,$(shell go env CGO_ENABLED)),-race -gcflags=go.etcd.io/bbolt/...=-d=checkptr=0)
 
 # Systems that persist is vetted for, tests included: no other package of the library has files for one system. To compile
-# the types of Kubernetes takes minutes for each.
-PORTS := linux/386 windows/amd64 darwin/arm64
+# what it needs takes a minute for each. The tests of linux/386 run.
+PORTS := windows/amd64 darwin/arm64
 # The race detector's second of sleep before each exit is as long as many packages' tests.
 RACED := $(if $(RACE),GORACE=atexit_sleep_ms=0 $(RACE))
 
