@@ -104,8 +104,8 @@ func (h *handle) checkMeta() error {
 // written, and the next commit overwrites pages of the transaction before.
 func (h *handle) rewriteMeta() error {
 	m, err := newestMeta(h.file)
-	if err != nil {
-		return err
+	if err != nil { // Not damage yet: only Open takes it for that if a device cannot read (S6).
+		return fmt.Errorf("persist: read a meta page: %v", err) //nolint:errorlint // It is not to be a CorruptError.
 	}
 	page := int64(txIDOf(m) % 2) // Meta.Write in bbolt's internal/common/meta.go.
 	if _, err := h.file.WriteAt(m, page*h.pageSize+metaOffset); err != nil {
