@@ -1,6 +1,7 @@
 package persist
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io"
@@ -81,9 +82,11 @@ func (h *handle) Begin(writable bool) (tx *bolt.Tx, err error) {
 	return tx, err
 }
 
-// checkMeta returns a [CorruptError] unless there is a valid meta page, and the file is long enough for both.
+// checkMeta returns a [CorruptError] unless there is a valid meta page, and the file is long enough for both. If a read
+// fails, the other page may do.
 func (h *handle) checkMeta() error {
 	var head [metaOffset + metaBytes]byte
+	var failed error
 	for _, at := range [...]int64{h.pageSize, 0} { // The second one first: it shows that the file is long enough.
 		switch _, err := h.file.ReadAt(head[:], at); {
 		case errors.Is(err, os.ErrClosed):
@@ -91,12 +94,12 @@ func (h *handle) checkMeta() error {
 		case errors.Is(err, io.EOF): // bbolt would fault when it reads its mapping there.
 			return &CorruptError{Err: fmt.Errorf("read a meta page: %w", err)}
 		case err != nil:
-			return fmt.Errorf("persist: read a meta page: %w", err)
+			failed = fmt.Errorf("persist: read a meta page: %w", err)
 		case soundMeta(head[metaOffset:]):
 			return nil
 		}
 	}
-	return corruptFile("neither meta page is valid")
+	return cmp.Or(failed, corruptFile("neither meta page is valid"))
 }
 
 // rewriteMeta writes the newest meta page once more, as it is, and syncs the file. A failed fsync, in this process or

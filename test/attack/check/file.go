@@ -1,6 +1,7 @@
 package check
 
 import (
+	"bytes"
 	"encoding/binary"
 	"encoding/json"
 	"errors"
@@ -29,6 +30,7 @@ import (
 // test.
 type File struct {
 	Exists       bool
+	Begun        bool // It has the format.
 	Checkpoint   checkpoint.Record
 	StoreVersion string // Of the store's state record.
 	Count        int    // Likewise.
@@ -66,6 +68,9 @@ func ReadFile(path string) (f *File, err error) {
 		return f, nil
 	}
 	f.Exists = true
+	if content, err := os.ReadFile(path); err != nil || !bytes.Contains(content, []byte("warmwatch")) {
+		return f, err // bbolt cannot read half of a new file.
+	}
 	db, err := bolt.Open(path, 0o600, &bolt.Options{ReadOnly: true, Timeout: time.Second})
 	if err != nil {
 		return nil, fmt.Errorf("open %s: %w", path, err)
@@ -82,6 +87,7 @@ func ReadFile(path string) (f *File, err error) {
 		}
 		return tx.ForEach(func(space []byte, b *bolt.Bucket) error {
 			if string(space) == "warmwatch" {
+				f.Begun = true
 				return nil
 			}
 			if b == nil {

@@ -278,6 +278,9 @@ func (b *Session) compareIndex() string {
 	for value, keys := range want {
 		slices.Sort(keys)
 		got, err := ix.IndexKeys(colorIndex, value)
+		if err != nil { // The read that fails may be this one.
+			got, err = ix.IndexKeys(colorIndex, value)
+		}
 		if slices.Sort(got); err != nil || !slices.Equal(got, keys) {
 			return fmt.Sprintf("A5: the index has %v for %.1q…, expected %v (%v)", got, value, keys, err)
 		}
@@ -391,6 +394,10 @@ func Resume(seed uint64, path string, w *World, further int, compact bool) {
 	if compact {
 		Compact(s, m)
 	}
+	most := len(before)
+	if f.Exists && !f.Begun { // A new file is begun in place. Half of it is set aside, or goes on as an empty one.
+		most++
+	}
 	for life := range 2 { // The second finds what the first has left.
 		b, err := Begin(s, m, Options{Path: path})
 		if err != nil {
@@ -401,7 +408,7 @@ func Resume(seed uint64, path string, w *World, further int, compact bool) {
 		if found, err := SetAside(path); err == nil {
 			after = len(found)
 		}
-		if st.Err != nil || st.MemoryOnly || after != len(before) {
+		if st.Err != nil || st.MemoryOnly || after < len(before) || after > most {
 			m.Violation("life %d after the crash: open: %v, memory only: %v, %d files set aside, expected %d", life, st.Err, st.MemoryOnly, after, len(before))
 		}
 		b.Quiet()
