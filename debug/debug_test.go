@@ -115,6 +115,7 @@ func TestWhatIsAllowed(t *testing.T) {
 			if w.Code != test.want {
 				t.Errorf("%s: %d, want %d: %s", test.name, w.Code, test.want, w.Body)
 			}
+			bubble.Settle() // After a relist a watch is opened.
 			if asked := f.TakeRequests(); (len(asked) > 0) != (test.method == "POST" && w.Code == 200) {
 				t.Errorf("%s: the server was asked %q", test.name, asked)
 			}
