@@ -310,9 +310,13 @@ func TestAStartIsOneLineInTheLog(t *testing.T) {
 				`"code"="Served" "cause"="Resumed" "message"="from disk" "objects"=2 `,
 				`"code"="Relisted" "cause"="Expired" "message"=`,
 			}},
+			{"whose server is away", func() { f.SetDown(source.ErrUnreachable) }, []string{
+				`"code"="Served" "cause"="Resumed" "message"="from disk" "objects"=3 `,
+				`"code"="ServerFails"`,
+			}},
 		} {
 			life.since()
-			logger, logged := testsupport.LoggerOf(`"informer"=`)
+			logger, logged := testsupport.LoggerOf(`"informer"="configmaps/v1 (typed)" "code"=`)
 			p := process.Launch(t, path, f, func(o *warmwatch.Options, _ *warmwatch.InformerOptions) { o.Logger = logger })
 			p.Run()
 			bubble.Settle()

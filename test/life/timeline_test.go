@@ -97,7 +97,10 @@ func TestTheTimelineCountsRepetitionsAndHasAnEnd(t *testing.T) {
 		f := source.New(t, source.ConfigMap("a"))
 		p := process.Launch(t, testsupport.Path(t), f, nil).Run()
 		bubble.Settle()
-		for range 7 {
+		for i := range 7 {
+			if i == 1 { // This one adds an object. Its entry has the numbers of the first.
+				f.Lose(func() { f.Put(source.ConfigMap("b")) })
+			}
 			if err := p.Informer.Relist(t.Context()); err != nil {
 				t.Fatal(err)
 			}
@@ -106,6 +109,9 @@ func TestTheTimelineCountsRepetitionsAndHasAnEnd(t *testing.T) {
 		relists, entries := 0, 0
 		for _, e := range p.Cache.Timeline() {
 			if e.Code == warmwatch.CodeRelisted {
+				if e.Numbers["added"] != 0 {
+					t.Errorf("the numbers are not of the first time: %+v", e)
+				}
 				relists, entries = relists+max(e.Times, 1), entries+1
 			}
 		}
